@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support import llama_frames
+from tests.support import llama_answers
 from tests.support.connection import Request
 from tests.support.notation import answer, error_body
+from tests.support.pulse import Pulse
 from tests.support.script import Script, Stall, Write
 
 CONTROL_PATHS = frozenset({"/health", "/v1/health", "/props", "/slots", "/v1/models", "/models", "/metrics"})
@@ -52,6 +53,8 @@ class LlamaLike:
         """Slots busy with work whose client is gone."""
         self.foreign = 0
         """Slots busy with other people's work."""
+        self.pulse = Pulse()
+        """Beats whenever something here changes by itself."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._last_result = 0.0
 
@@ -80,7 +83,7 @@ class LlamaLike:
     @asynccontextmanager
     async def slot(self, request: Request) -> AsyncIterator[None]:
         """Hold the slots that a request occupies, after waiting for them in order of arrival."""
-        width = min(llama_frames.width(request), self.total_slots)
+        width = min(llama_answers.width(request), self.total_slots)
         await self._take(width)
         try:
             yield
@@ -95,30 +98,35 @@ class LlamaLike:
         """Give free slots to those who wait. For tests that changed `total_slots` or `foreign`."""
         while self._waiting and self.busy + self._waiting[0][0] <= self.total_slots:
             width, waiter = self._waiting.popleft()
+            self._start(width)
             if not waiter.done():
-                self._start(width)
                 waiter.set_result(None)
+        self.pulse.beat()
 
     async def _take(self, width: int) -> None:
+        if width == 0:
+            return
         if not self._waiting and self.busy + width <= self.total_slots:
             self._start(width)
             return
-        if width == 0:
-            return
         self.deferred += 1
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append((width, waiter))
+        self.pulse.beat()
+        place = (width, asyncio.get_running_loop().create_future())
+        self._waiting.append(place)
         try:
-            await waiter
+            await place[1]
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if place in self._waiting:
+                self._waiting.remove(place)
+            else:
                 self.running -= width
-                self.grant()
+            self.grant()
             raise
 
     def _start(self, width: int) -> None:
         self.running += width
         self.max_running = max(self.max_running, self.running)
+        self.pulse.beat()
 
     def _abandon(self, width: int) -> None:
         if self.linger_s:
@@ -156,13 +164,13 @@ class LlamaLike:
         bodies: dict[str, Any] = {
             "/health": {"status": "ok"},
             "/v1/health": {"status": "ok"},
-            "/props": llama_frames.props(self.total_slots, self.n_ctx, self.model),
+            "/props": llama_answers.props(self.total_slots, self.n_ctx, self.model),
             "/slots": [
                 {"id": i, "n_ctx": self.n_ctx, "speculative": False, "is_processing": i < self.busy}
                 for i in range(self.total_slots)
             ],
-            "/v1/models": llama_frames.models(self.n_ctx, self.model),
-            "/models": llama_frames.models(self.n_ctx, self.model),
+            "/v1/models": llama_answers.models(self.n_ctx, self.model),
+            "/models": llama_answers.models(self.n_ctx, self.model),
         }
         return answer(200, bodies[path])
 
@@ -178,4 +186,4 @@ class LlamaLike:
 
     def generate(self, request: Request) -> Script:
         """The answer of a generation, paced by `rate`."""
-        return llama_frames.generation(request, self.model, self.tokens, self.rate)
+        return llama_answers.generation(request, self.model, self.tokens, self.rate)

@@ -22,7 +22,6 @@ from typing import Any, Self
 
 from tests.support.connection import Connection, Request
 from tests.support.llama_like import LlamaLike
-from tests.support.pulse import Pulse
 from tests.support.script import Script
 
 Responder = Callable[[Request], Script | None]
@@ -50,7 +49,7 @@ class ScriptedUpstream:
         self.requests: list[Request] = []
         """Every request on every connection, in order of arrival, control plane included."""
         self.max_open = 0
-        self.pulse = Pulse()
+        self.pulse = self.llama.pulse
         self.uds = uds
         self.port = 0
         self._accepting = accepting
@@ -167,7 +166,6 @@ class ScriptedUpstream:
             yield control
         else:
             async with self.llama.slot(request):
-                self.pulse.beat()
                 script_or_none = self.responder(request) if self.responder else None
                 yield self.llama.generate(request) if script_or_none is None else script_or_none
 
