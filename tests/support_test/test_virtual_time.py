@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import anyio
 import pytest
 
+from tests.support.blocking import BlockedLoopError
 from tests.support.virtual_time import BlockedForeverError, run_virtual
 
 
@@ -63,3 +65,19 @@ def test_what_the_coroutine_raises_comes_out() -> None:
 
     with pytest.raises(LookupError):
         run_virtual(main())
+
+
+def spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.parametrize("block", [time.sleep, spin])
+def test_a_turn_that_blocks_the_loop_fails(block: Callable[[float], None]) -> None:
+    async def main() -> None:
+        block(0.06)
+        await asyncio.sleep(0)
+
+    with pytest.raises(BlockedLoopError):
+        run_virtual(main(), blocking_limit_s=0.05)
