@@ -1,9 +1,23 @@
-"""Fixtures of the whole suite."""
+"""What the whole suite shares. It lives in `tests.support.fixtures`."""
 
-import pytest
+from tests.support.fixtures import (
+    anyio_backend,
+    no_stray_tasks,
+    nothing_left,
+    pytest_collection_modifyitems,
+    run_llama,
+    small_model,
+    tiny_llama,
+    tiny_model,
+)
 
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Async tests run on the loop that the gateway runs on."""
-    return ("asyncio", {"use_uvloop": True})
+__all__ = [
+    "anyio_backend",
+    "no_stray_tasks",
+    "nothing_left",
+    "pytest_collection_modifyitems",
+    "run_llama",
+    "small_model",
+    "tiny_llama",
+    "tiny_model",
+]
