@@ -38,8 +38,8 @@ class Request:
 
     message: Message
     connection: "Connection"
-    received_at: float
-    """Loop time at which its last byte was seen."""
+    received_ns: int
+    """`perf_counter_ns` when its last byte was seen."""
     end_offset: int
     """Bytes of the connection up to and including this request."""
     write_ns: list[int] = field(default_factory=list)
@@ -87,6 +87,8 @@ class Owner(Protocol):
 
     def wrote(self, request: Request) -> None: ...
 
+    def closed(self, connection: "Connection") -> None: ...
+
     def answer(self, request: Request) -> AbstractAsyncContextManager[Script]:
         """The script for a request; the context is held while it plays."""
         ...
@@ -99,8 +101,8 @@ class Connection(asyncio.Protocol):
         """Every byte the client sent."""
         self.written_bytes = 0
         self.ending: Ending | None = None
-        self.ended_at: float | None = None
-        """Loop time at which the client's EOF or reset was seen, or the script closed."""
+        self.ended_ns: int | None = None
+        """`perf_counter_ns` when the client's EOF or reset was seen, or the script closed."""
         self.failure: Exception | None = None
         """The client's broken framing, or an exception of a responder."""
         self.is_open = True
@@ -164,6 +166,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(Ending.RESET if exc is not None else Ending.OURS)
         self.is_open = False
+        self._owner.closed(self)
         self._owner.pulse.beat()
 
     def pause_writing(self) -> None:
@@ -177,14 +180,14 @@ class Connection(asyncio.Protocol):
 
     def _take(self, message: Message) -> None:
         self._parsed += len(message.raw)
-        request = Request(message, self, self._loop.time(), self._parsed)
+        request = Request(message, self, time.perf_counter_ns(), self._parsed)
         self.requests.append(request)
         self._owner.received(request)
         self._queue.put_nowait(request)
 
     def _end(self, ending: Ending) -> None:
         if self.ending is None:
-            self.ending, self.ended_at = ending, self._loop.time()
+            self.ending, self.ended_ns = ending, time.perf_counter_ns()
         if self._task is not None:
             self._task.cancel()
 

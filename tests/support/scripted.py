@@ -48,6 +48,10 @@ class ScriptedUpstream:
         self.connections: list[Connection] = []
         self.requests: list[Request] = []
         """Every request on every connection, in order of arrival, control plane included."""
+        self.generations: list[Request] = []
+        """Those of them that ask for work: all but the control plane."""
+        self.open = 0
+        """Connections open now."""
         self.max_open = 0
         self.pulse = self.llama.pulse
         self.uds = uds
@@ -64,16 +68,6 @@ class ScriptedUpstream:
     def url(self) -> str:
         return f"unix:{self.uds}" if self.uds else f"http://127.0.0.1:{self.port}"
 
-    @property
-    def open(self) -> int:
-        """Connections open now."""
-        return sum(connection.is_open for connection in self.connections)
-
-    @property
-    def generations(self) -> list[Request]:
-        """The requests that ask for work: all but the control plane."""
-        return [request for request in self.requests if not self.llama.is_control(request.path)]
-
     async def until(self, condition: Callable[[], object], within: float = 2.0) -> None:
         """Wait until `condition()`; it is looked at whenever anything happens here."""
         await self.pulse.until(condition, self, within)
@@ -83,8 +77,12 @@ class ScriptedUpstream:
         await self.until(lambda: len(self.generations) > number, within)
         return self.generations[number]
 
+    async def at_most_open(self, connections: int, within: float = 2.0) -> None:
+        """Wait until no more than that many connections are open."""
+        await self.until(lambda: self.open <= connections, within)
+
     async def all_closed(self, within: float = 2.0) -> None:
-        await self.until(lambda: self.open == 0, within)
+        await self.at_most_open(0, within)
 
     # Listening
 
@@ -146,6 +144,7 @@ class ScriptedUpstream:
     def _connected(self) -> Connection:
         connection = Connection(self, reading=self._reading)
         self.connections.append(connection)
+        self.open += 1
         self.max_open = max(self.max_open, self.open)
         return connection
 
@@ -153,6 +152,11 @@ class ScriptedUpstream:
 
     def received(self, request: Request) -> None:
         self.requests.append(request)
+        if not self.llama.is_control(request.path):
+            self.generations.append(request)
+
+    def closed(self, connection: Connection) -> None:
+        self.open -= 1
 
     def wrote(self, request: Request) -> None:
         self.llama.had_result()

@@ -8,12 +8,15 @@ import orjson
 import pytest
 
 from tests.support.client import RawClient, read_stream
+from tests.support.connection import Connection, Request
+from tests.support.http1 import Message, parse_head
 from tests.support.llama_answers import GENERATING, SPEECH
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, answer
 from tests.support.script import Gate, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.sse import data_of, text_of
+from tests.support.virtual_time import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -131,16 +134,29 @@ async def test_abandoned_work_keeps_its_slot_until_told() -> None:
         assert await busy(fu) == 0
 
 
-async def test_asking_for_slots_keeps_abandoned_work_alive() -> None:
-    async with ScriptedUpstream(lambda _: [Write(H), Stall()], llama=LlamaLike(linger_s=0.2)) as fu:
-        async with await RawClient.connect(fu.url) as client:
-            await client.post(CHAT, BODY)
-        await fu.connections[0].closed()
-        closed_at = asyncio.get_running_loop().time()
-        await asyncio.sleep(0.15)
-        assert await busy(fu) == 1
-        await fu.until(lambda: not fu.llama.abandoned)
-        assert asyncio.get_running_loop().time() - closed_at > 0.34
+def test_asking_for_slots_keeps_abandoned_work_alive() -> None:
+    async def main() -> None:
+        fu = ScriptedUpstream(llama=LlamaLike(linger_s=1.0))
+        connection = Connection(fu, reading=True)
+
+        def request(path: str) -> Request:
+            head = parse_head(b"POST %b HTTP/1.1" % path.encode())
+            return Request(Message(head, b"{}", b""), connection, 0, 0)
+
+        async def generate() -> None:
+            async with fu.llama.slot(request(CHAT)):
+                await asyncio.Event().wait()
+
+        generating = asyncio.create_task(generate())
+        await fu.until(lambda: fu.llama.running)
+        generating.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0.9)
+            assert fu.llama.control(request("/slots"))
+            assert fu.llama.busy == 1
+        await fu.until(lambda: not fu.llama.busy, within=1.1)
+
+    run_virtual(main())
 
 
 async def test_the_control_plane_says_what_the_test_sets() -> None:

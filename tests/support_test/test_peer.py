@@ -7,6 +7,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tests.support.notation import DONE, T
 from tests.support.peer import Peer
+from tests.support.virtual_time import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -124,3 +125,19 @@ async def test_an_app_that_does_not_end_fails_and_is_cancelled() -> None:
     await peer.__aenter__()
     with pytest.raises(AssertionError, match="did not return"):
         await peer.ended(within=0.01)
+
+
+def test_a_peer_works_on_virtual_time() -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(START)
+        for _ in range(240):
+            await asyncio.sleep(15)
+            await send(piece(T("still here")))
+        await send(piece(DONE, more=False))
+
+    async def main() -> None:
+        async with Peer(slow) as peer:
+            assert b"still here" in await peer.next_frame(within=16)
+            await peer.whole(within=3600)
+
+    run_virtual(main())

@@ -100,7 +100,7 @@ async def test_the_upstream_sees_how_the_client_left() -> None:
         assert Ending.EOF is await fu.connections[0].closed()
         assert Ending.RESET is await fu.connections[1].closed()
         assert fu.open == 0
-        assert fu.connections[0].ended_at is not None
+        assert fu.connections[0].ended_ns is not None
 
 
 async def test_keep_alive_ends_when_the_next_request_begins() -> None:
