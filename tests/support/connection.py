@@ -137,6 +137,8 @@ class Connection(asyncio.Protocol):
         return self.ending
 
     def abort(self) -> None:
+        """End at once, with whatever script is running."""
+        self._end(Ending.OURS)
         self._transport.abort()
 
     # asyncio.Protocol
