@@ -1,0 +1,171 @@
+"""The client's side of a streaming response: a bounded buffer of whole frames, and the one task that sends.
+
+Frames are put from callbacks, as the upstream makes them, and never wait for the client. The request's own
+task sits in `pump`, which sends what is there and sleeps until there is more. While one `send` has not
+returned the client is behind: plain text deltas of one template are then merged into one frame, and when
+`buffer_limit` bytes are unread the upstream is told to pause.
+
+The response is committed (status 200, event stream) by the first thing put; until then any status is free.
+Nothing on the path of a frame awaits anything but `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from starlette.types import Send
+
+from gateway.template import Template
+
+__all__ = ["Downstream"]
+
+_MAX_SEND_BYTES = 64 * 1024
+Headers = list[tuple[bytes, bytes]]
+
+
+class Downstream:
+    def __init__(
+        self,
+        send: Send,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        headers: Callable[[], Headers],
+        buffer_limit: int,
+        merge: bool,
+    ) -> None:
+        self.unread = 0
+        """Bytes put and not yet handed to `send`."""
+        self.committed = False
+        self.complete = False
+        """Whether the end of the body has been handed to `send`."""
+        self.sending_since: float | None = None
+        """When the `send` under way began; None while none is."""
+        self.on_full: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = _nothing
+        self._send = send
+        self._loop = loop
+        self._headers: Callable[[], Headers] | None = headers
+        self._limit = buffer_limit
+        self._merge = merge
+        self._frames: deque[bytes] = deque()
+        self._run: Template | None = None
+        self._run_texts: list[bytes] = []
+        self._full = False
+        self._closing = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "committed" if self.committed else "open"
+        return f"<Downstream {state} {self.unread} bytes unread>"
+
+    # -- from callbacks
+
+    def put(self, frame: bytes) -> None:
+        """One or more whole frames."""
+        if self._run is not None:
+            self._close_run()
+        self._frames.append(frame)
+        self._grew(len(frame))
+
+    def delta(self, template: Template, text: bytes) -> None:
+        """One plain text delta. Merged with the one before if that waits and is of the same template."""
+        if self.sending_since is None or not self._merge:
+            self.put(template.frame(text))
+            return
+        if template is not self._run:
+            self._close_run()
+            self._run = template
+            self.unread += len(template.prefix) + len(template.suffix)
+        self._run_texts.append(text)
+        self._grew(len(text))
+
+    def close(self) -> None:
+        """Nothing more will be put."""
+        self._closing = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that `pump`'s caller may be waiting for."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- from the request's task
+
+    async def pump(self, over: Callable[[], bool]) -> None:
+        """Send what is put, as it is put, until `over()` and nothing is left to send."""
+        while True:
+            while self.unread:
+                await self._flush()
+            if over():
+                return
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def end(self) -> None:
+        """The end of the body, if a response was begun and not yet ended."""
+        if self.committed and not self.complete:
+            await self._deliver(b"", more=False)
+
+    # -- mechanism
+
+    def _grew(self, size: int) -> None:
+        self.committed = True
+        self.unread += size
+        if self.unread > self._limit and not self._full:
+            self._full = True
+            self.on_full()
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _close_run(self) -> None:
+        run = self._run
+        if run is not None:
+            self._frames.append(run.frame(b"".join(self._run_texts)))
+            self._run_texts.clear()
+            self._run = None
+
+    def _take(self) -> bytes:
+        """The next frames, whole, up to a size that does not flood the transport."""
+        if self._run is not None:
+            self._close_run()
+        frames = self._frames
+        if len(frames) == 1:
+            body = frames.popleft()
+        else:
+            taken, size = [], 0
+            while frames and size < _MAX_SEND_BYTES:
+                size += len(frames[0])
+                taken.append(frames.popleft())
+            body = b"".join(taken)
+        self.unread -= len(body)
+        return body
+
+    async def _flush(self) -> None:
+        body = self._take()
+        await self._deliver(body, more=not self._closing or self.unread > 0)
+        if self._full and self.unread <= self._limit // 2:
+            self._full = False
+            self.on_room()
+
+    async def _deliver(self, body: bytes, *, more: bool) -> None:
+        self.sending_since = self._loop.time()
+        if self._headers is not None:
+            await self._start(self._headers())
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self.sending_since = None
+        self.complete = not more
+
+    async def _start(self, headers: Headers) -> None:
+        self._headers = None
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def _nothing() -> None:
+    """Nobody listens."""
