@@ -10,7 +10,7 @@ This module never awaits and reads no clock. It changes counts; who gets a freed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from admission.lease import Lease, Outcome
@@ -47,6 +47,8 @@ class SlotPool:
         self.idle_since = 0.0
         """When the last lease ended: what idle logic looks at."""
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.on_quarantine: Callable[[], None] = _nobody_asks
+        """Called when slots have to be verified: whoever probes sets it."""
         self._leased = 0
 
     def __repr__(self) -> str:
@@ -79,6 +81,7 @@ class SlotPool:
         self.released[lease.outcome] += 1
         if not lease.outcome.verified:
             self.quarantine.add(lease, now)
+            self.on_quarantine()
         if lease.outcome is Outcome.FINISHED:
             took = now - lease.granted_at
             smoothed = self.service_s if self.service_s is not None else took
@@ -111,3 +114,7 @@ class SlotPool:
 def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
     known = [pool.service_s for pool in pools if pool.service_s is not None]
     return sum(known) / len(known) if known else None
+
+
+def _nobody_asks() -> None:
+    """A pool without a prober: its quarantined slots stay out."""

@@ -1,7 +1,7 @@
 """The deadlines and keep-alives of one streaming request: one timer, times compared when it fires.
 
-Nothing is armed or cancelled per frame. The timer is set to the earliest moment at which something could be due,
-judging by the times known now; when it fires and the times have moved on, it is set again.
+Nothing is armed or cancelled per frame. The timer is set to the earliest moment at which something could be
+due, judging by the times known now; when it fires and the times have moved on, it is set again.
 
     keep-alive   nothing heard by the client for `keepalive_interval_s`, in every phase
     first byte   no first event `first_byte_s` after the upstream was asked
