@@ -5,7 +5,7 @@ It travels in the ASGI scope's `state`, under one key, and holds plain facts onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from starlette.types import Scope
@@ -41,6 +41,8 @@ class RequestContext:
     id: str
     began_at: float
     tenant: TenantIdentity = ANONYMOUS
+    status: int | None = None
+    """The status that was sent; None while the response has not begun."""
     model: str | None = None
     backend: str | None = None
     outcome: str | None = None
@@ -59,8 +61,6 @@ class RequestContext:
     completion_tokens: int = 0
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
-    notes: dict[str, object] = field(default_factory=dict)
-    """Rare facts for the log line."""
 
     @property
     def queue_s(self) -> float | None:
@@ -68,6 +68,11 @@ class RequestContext:
         if self.queued_at is None or self.granted_at is None:
             return None
         return self.granted_at - self.queued_at
+
+    @property
+    def first_output_s(self) -> float | None:
+        """Seconds from the request's beginning to the first generated output."""
+        return None if self.first_output_at is None else self.first_output_at - self.began_at
 
     def server_timing(self, now: float) -> bytes:
         """The header `server-timing`, as far as known: milliseconds queued, milliseconds upstream."""

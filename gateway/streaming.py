@@ -202,7 +202,7 @@ class StreamingAnswer:
                         pass
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        return [*_STREAM_HEADERS, (b"server-timing", self._context.server_timing(self._loop.time()))]
+        return list(_STREAM_HEADERS)
 
 
 def _internal(error: Exception) -> GatewayError:

@@ -43,7 +43,7 @@ class WholeAnswer:
         try:
             with until_client_gone(receive) as watch:
                 status, body = await self._answer()
-                await self._send(send, status, body)
+                await send_whole(send, status, [(b"content-type", b"application/json")], body)
                 sent = True
         finally:
             self._generation.book(self._meter, self._fleet.scheduler)
@@ -127,8 +127,3 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(parsed)
         return status, orjson.dumps(parsed)
-
-    async def _send(self, send: Send, status: int, body: bytes) -> None:
-        timing = self._context.server_timing(asyncio.get_running_loop().time())
-        headers = [(b"content-type", b"application/json"), (b"server-timing", timing)]
-        await send_whole(send, status, headers, body)

@@ -1,0 +1,69 @@
+"""`slotgate serve`: the gateway as a process, from settings to the last closed connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import uvloop
+from uvicorn import Server
+
+from gateway.app import Identify, build_app
+from gateway.context import ANONYMOUS, TenantIdentity
+from gateway.fleet import Fleet
+from gateway.keys import KeyRing
+from gateway.logs import configure_logging
+from gateway.server import build_server
+from gateway.settings import Settings, Tenant
+
+__all__ = ["gateway", "identify_with", "serve"]
+
+
+def serve(settings: Settings) -> int:
+    """Run until told to stop. Returns the exit code."""
+    configure_logging()
+    uvloop.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    async with gateway(settings) as (server, _):
+        await server.serve()
+
+
+@asynccontextmanager
+async def gateway(
+    settings: Settings, environ: Mapping[str, str] = os.environ
+) -> AsyncIterator[tuple[Server, Fleet]]:
+    """The gateway in the running event loop, its server not yet started. Nothing is left when it is left."""
+    fleet = Fleet(settings, environ)
+    app = build_app(settings, fleet, identify_with(settings))
+    fleet.start()
+    try:
+        yield build_server(app, settings.server), fleet
+    finally:
+        await fleet.stop()
+
+
+def identify_with(settings: Settings) -> Identify:
+    """Who a presented key belongs to."""
+    ring = KeyRing(settings.tenants)
+    identities = {tenant.name: _identity(tenant) for tenant in settings.tenants}
+
+    def identify(key: bytes) -> TenantIdentity | None:
+        tenant = ring.tenant(key)
+        return identities[tenant.name] if tenant is not None else None
+
+    return (lambda _: ANONYMOUS) if settings.anonymous else identify
+
+
+def _identity(tenant: Tenant) -> TenantIdentity:
+    return TenantIdentity(
+        tenant.name,
+        models=tenant.models,
+        max_tokens_default=tenant.max_tokens_default,
+        max_tokens_limit=tenant.max_tokens_limit,
+        batch_only=tenant.priority == "batch",
+        allow_id_slot=tenant.allow_id_slot,
+    )
