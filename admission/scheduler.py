@@ -102,8 +102,7 @@ class Scheduler:
         self._max_concurrent: Mapping[str, int] = {}
 
     def __repr__(self) -> str:
-        leased = sum(self._leases_by_tenant.values())
-        return f"<Scheduler {self.depth} waiting, {leased} leases, {self.granted} granted>"
+        return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
 
     # -- what the outside sets
 
@@ -197,6 +196,11 @@ class Scheduler:
     @property
     def depth(self) -> int:
         return sum(len(lane.waiting) for lane in self._lanes.values())
+
+    @property
+    def leases(self) -> int:
+        """Live leases of all tenants."""
+        return sum(self._leases_by_tenant.values())
 
     def status(self) -> QueueStatus:
         now = self._clock()

@@ -9,7 +9,7 @@ The watcher itself is cancelled and never awaited, so no teardown can hang on it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -23,24 +23,21 @@ class ClientWatch:
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self.gone = False
-        self._left = asyncio.Event()
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when the work has to end. A task that is woken without a pause is never found waiting, so
+        cancelling alone would not reach it: it has to look for itself."""
         self._scope = scope
 
     def stop(self) -> None:
-        """End the work although the client is still there."""
+        """End the work, although the client may still be there."""
+        self.on_stop()
         self._scope.cancel()
-
-    async def left(self, timeout_s: float) -> None:
-        """Wait until the client is gone, for a bounded time."""
-        with anyio.move_on_after(timeout_s):
-            await self._left.wait()
 
     async def watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass  # a late piece of a body that was not wanted
         self.gone = True
-        self._left.set()
-        self._scope.cancel()
+        self.stop()
 
 
 @contextmanager

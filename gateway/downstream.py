@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from starlette.types import Send
 
+from gateway.errors import ClientGone
 from gateway.template import Template
 
 __all__ = ["Downstream"]
@@ -54,6 +55,7 @@ class Downstream:
         self._run_texts: list[bytes] = []
         self._full = False
         self._closing = False
+        self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -86,6 +88,11 @@ class Downstream:
         self._closing = True
         self.wake()
 
+    def stop(self) -> None:
+        """Nobody reads any more: `pump` ends with `ClientGone`."""
+        self._stopped = True
+        self.wake()
+
     def wake(self) -> None:
         """Something changed that `pump`'s caller may be waiting for."""
         waiter = self._waiter
@@ -95,10 +102,15 @@ class Downstream:
     # -- from the request's task
 
     async def pump(self, over: Callable[[], bool]) -> None:
-        """Send what is put, as it is put, until `over()` and nothing is left to send."""
+        """Send what is put, as it is put, until `over()` and nothing is left to send.
+
+        Raises `ClientGone` once it was told to stop.
+        """
         while True:
-            while self.unread:
+            while self.unread and not self._stopped:
                 await self._flush()
+            if self._stopped:
+                raise ClientGone
             if over():
                 return
             self._waiter = self._loop.create_future()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import uvloop
-from uvicorn import Server
+from starlette.types import ASGIApp
 
 from gateway.app import Identify, build_app
 from gateway.context import ANONYMOUS, TenantIdentity
@@ -17,7 +17,7 @@ from gateway.logs import configure_logging
 from gateway.server import build_server
 from gateway.settings import Settings, Tenant
 
-__all__ = ["gateway", "identify_with", "serve"]
+__all__ = ["assemble", "identify_with", "serve"]
 
 
 def serve(settings: Settings) -> int:
@@ -28,20 +28,20 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> None:
-    async with gateway(settings) as (server, _):
-        await server.serve()
+    async with assemble(settings) as (app, _):
+        await build_server(app, settings.server).serve()
 
 
 @asynccontextmanager
-async def gateway(
+async def assemble(
     settings: Settings, environ: Mapping[str, str] = os.environ
-) -> AsyncIterator[tuple[Server, Fleet]]:
-    """The gateway in the running event loop, its server not yet started. Nothing is left when it is left."""
+) -> AsyncIterator[tuple[ASGIApp, Fleet]]:
+    """The application and its backends in the running event loop. Nothing is left when it is left."""
     fleet = Fleet(settings, environ)
     app = build_app(settings, fleet, identify_with(settings))
     fleet.start()
     try:
-        yield build_server(app, settings.server), fleet
+        yield app, fleet
     finally:
         await fleet.stop()
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.settings import Server as ServerSettings
 
-__all__ = ["build_server"]
+__all__ = ["build_config", "build_server"]
 
 
 class Protocol(HttpToolsProtocol):
@@ -25,7 +25,11 @@ class Protocol(HttpToolsProtocol):
 
 
 def build_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
-    config = uvicorn.Config(
+    return uvicorn.Server(build_config(app, settings))
+
+
+def build_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -42,4 +46,3 @@ def build_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
-    return uvicorn.Server(config)

@@ -74,7 +74,8 @@ class StreamingAnswer:
         )
         frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
         try:
-            with until_client_gone(receive) as watch:
+            with until_client_gone(receive) as watch, contextlib.suppress(ClientGone):
+                watch.on_stop = out.stop
                 watchdog = self._watchdog(out, frames, watch)
                 try:
                     await self._run(out, frames, watchdog)
@@ -94,6 +95,8 @@ class StreamingAnswer:
         """All the way to the end of the body, if the client stays."""
         try:
             await self._generate(out, frames, watchdog)
+        except ClientGone:
+            raise
         except Exception as error:
             failure = error if isinstance(error, GatewayError) else _internal(error)
             self._context.code = failure.code

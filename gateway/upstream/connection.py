@@ -24,6 +24,8 @@ import httptools
 __all__ = ["End", "Sink", "State", "UpstreamConnection"]
 
 Headers = list[tuple[bytes, bytes]]
+BURST_BYTES = 64 * 1024
+"""A read this long means that the backend is faster than this loop."""
 
 
 class End(Enum):
@@ -63,6 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
     """`closed` is a future that is done when the socket is gone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.state = State.IDLE
         self.closed: asyncio.Future[None] = loop.create_future()
         self.received_bytes = False
@@ -106,8 +109,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._end(End.CLOSED)
         if self._transport is not None:
             self._transport.abort()
-        elif not self.closed.done():
-            self.closed.set_result(None)
+
+    def discard(self) -> None:
+        """Dialling failed or was given up: uvloop then drops a transport without a word to its protocol."""
+        self.close()
+        self.connection_lost(None)
 
     def pause(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
@@ -136,6 +142,8 @@ class UpstreamConnection(asyncio.Protocol):
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error):
             self._fail()
+        if len(data) >= BURST_BYTES:
+            self._let_others_in()
 
     def eof_received(self) -> bool:
         return False
@@ -183,6 +191,16 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(End.COMPLETE, State.COMPLETE)
 
     # -- mechanism
+
+    def _let_others_in(self) -> None:
+        """libuv goes on reading a busy socket many times before it looks at another: end its turn here."""
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _fail(self) -> None:
         self._end(End.BROKEN)

@@ -137,14 +137,12 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._dial(loop, connection)
-        except TimeoutError as error:
-            connection.close()
-            raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout_s} s") from error
-        except OSError as error:
-            connection.close()
-            raise httpx.ConnectError(str(error)) from error
-        except BaseException:
-            connection.close()
+        except BaseException as error:
+            connection.discard()
+            if isinstance(error, TimeoutError):
+                raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout_s} s") from error
+            if isinstance(error, OSError):
+                raise httpx.ConnectError(str(error)) from error
             raise
         return connection
 
