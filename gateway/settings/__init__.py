@@ -1,6 +1,7 @@
 """The configuration: frozen values read from TOML and the environment, validated together."""
 
 from gateway.settings.document import Settings
+from gateway.settings.explanation import explain
 from gateway.settings.faults import Fault, SettingsError
 from gateway.settings.loading import load, parse
 from gateway.settings.not_yet import NOT_YET
@@ -22,6 +23,7 @@ __all__ = [
     "TenantKey",
     "Timeouts",
     "Usage",
+    "explain",
     "load",
     "parse",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gateway.settings.document import Settings
-from gateway.settings.findings import Finding
+from gateway.settings.faults import Finding
 from gateway.settings.places import Loc
 from gateway.settings.tables import Backend
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gateway.settings.backend_checks import backend_findings
 from gateway.settings.document import Settings
-from gateway.settings.findings import Finding
+from gateway.settings.faults import Finding
 from gateway.settings.naming import naming_findings
 from gateway.settings.not_yet import not_yet_findings
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from gateway.settings.document import Settings
 from gateway.settings.faults import Fault
-from gateway.settings.places import Document, Loc, copied
+from gateway.settings.places import Document, Loc, copied, quoted
 from gateway.settings.schema import Spot, keys, spot
-from gateway.settings.wording import any_of, shown, unknown_key
+from gateway.settings.wording import suggestion, unknown_key
 
 PREFIX = "SLOTGATE_"
 NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
@@ -23,7 +23,7 @@ NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
 
 def overlay(data: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
     """`data` with the environment over it, and what in the environment is no setting."""
-    layer = _Overlay(copied(data))
+    layer = _Overlay(data, copied(data))
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and "__" in variable:
             layer.put(variable, environ[variable])
@@ -32,6 +32,7 @@ def overlay(data: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Doc
 
 @dataclass(slots=True)
 class _Overlay:
+    written: Mapping[str, object]
     data: dict[str, object]
     origins: dict[Loc, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -40,7 +41,7 @@ class _Overlay:
         try:
             loc = self._loc(variable)
         except LookupError as nowhere:
-            self.faults.append(Fault(variable, str(nowhere.args[0])))
+            self.faults.append(Fault(quoted(variable), str(nowhere.args[0])))
             return
         found = spot(loc)
         table = self._table(loc[:-1])
@@ -66,15 +67,13 @@ class _Overlay:
         return (*outer, rest.lower())
 
     def _index(self, top: str, name: str) -> int:
-        names = list(_names(self.data.get(top)))
-        matches = [index for index, each in enumerate(names) if each and in_variables(each) == name]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise LookupError(
-                f"means more than one {top}: {any_of([shown(names[each]) for each in matches])}"
-            )
-        raise LookupError(f"there is no {top} of that name; it can be set here, but only the file can add it")
+        """Which table of the file `name` means: by the names there, whatever else the environment sets."""
+        names = [in_variables(each) for each in _names(self.written.get(top))]
+        if names.count(name) == 1:
+            return names.index(name)
+        if name in names:
+            raise LookupError(f"means more than one {top}: their names differ only in what becomes _")
+        raise LookupError(f"there is no {top} of that name in the file" + suggestion(name, names))
 
     def _table(self, loc: Loc) -> dict[str, object] | None:
         """The table to write into; `None` where the file has something else, which is a fault of its own."""
@@ -113,10 +112,10 @@ def _truth(text: str) -> bool:
 READERS: dict[object, Callable[[str], object]] = {int: int, float: float, bool: _truth}
 
 
-def _names(tables: object) -> Iterator[str | None]:
+def _names(tables: object) -> Iterator[str]:
     for table in tables if isinstance(tables, list) else ():
         name = table.get("name") if isinstance(table, dict) else None
-        yield name if isinstance(name, str) else None
+        yield name if isinstance(name, str) else ""
 
 
 def _variables(stem: str, found: Spot | None) -> list[str]:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gateway.settings.places import Loc
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -16,6 +18,15 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check across values found at `loc`, concluded from the values at `reads` too."""
+
+    loc: Loc
+    message: str
+    reads: tuple[Loc, ...] = ()
 
 
 class SettingsError(Exception):

@@ -1,11 +1,11 @@
 """Names and keys: each belongs to one thing, and a name that is used is a name that exists."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from gateway.settings.document import Settings
-from gateway.settings.findings import Finding
+from gateway.settings.faults import Finding
 from gateway.settings.places import Loc
+from gateway.settings.wording import suggestion
 
 
 def naming_findings(settings: Settings) -> Iterator[Finding]:
@@ -83,11 +83,9 @@ def _unknown_models(settings: Settings) -> Iterator[Finding]:
     for index, tenant in enumerate(settings.tenants):
         for position, name in enumerate(tenant.models):
             if name != "*" and name not in known:
-                near = difflib.get_close_matches(name, sorted(known), n=1)
                 yield Finding(
                     ("tenant", index, "models", position),
-                    f"names a model that no backend serves: {name}"
-                    + (f"; did you mean {near[0]}?" if near else ""),
+                    f"no backend serves {name}" + suggestion(name, known),
                     reads=(("backend",), ("model",)),
                 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from gateway.settings.document import Settings
-from gateway.settings.findings import Finding
+from gateway.settings.faults import Finding
 from gateway.settings.places import Loc
 from gateway.settings.schema import keys
 from gateway.settings.values import Table

@@ -52,10 +52,13 @@ def _copied(value: object) -> object:
     return dict(value) if isinstance(value, dict) else value
 
 
+def quoted(key: str) -> str:
+    """A key as it is if it is plain, else in quotes, on one line and not too long."""
+    return key if BARE_KEY.fullmatch(key) else ascii(key[:60])
+
+
 def _step(step: str | int) -> str:
-    if isinstance(step, int):
-        return f"[{step}]"
-    return f".{step}" if BARE_KEY.fullmatch(step) else f".{step[:60]!a}"
+    return f"[{step}]" if isinstance(step, int) else f".{quoted(step)}"
 
 
 def _inside(node: object, step: str | int) -> object:

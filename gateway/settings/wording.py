@@ -2,6 +2,7 @@
 
 import datetime
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Literal, get_args, get_origin
 
@@ -12,6 +13,7 @@ from gateway.settings.schema import Spot, keys, spot
 
 UNITS = {"_ms": "milliseconds", "_s": "seconds", "_bytes": "bytes"}
 SHOWN_CHARACTERS = 60
+PASSWORD = re.compile(r"://[^/]*@")
 
 
 def worded(error: ErrorDetails) -> str:
@@ -30,8 +32,13 @@ def worded(error: ErrorDetails) -> str:
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """That `key` means nothing, and which known one looks most like it."""
-    near = difflib.get_close_matches(key[:100], known, n=1)
-    return "is not a known setting" + (f"; did you mean {near[0]}?" if near else "")
+    return "is not a known setting" + suggestion(key, known)
+
+
+def suggestion(text: str, known: Iterable[str]) -> str:
+    """Which known word was meant, if one is near."""
+    near = difflib.get_close_matches(text[:100], sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def expected(found: Spot) -> str:
@@ -40,7 +47,7 @@ def expected(found: Spot) -> str:
         many = found.is_list or found.repeated
         return f"a table, written [[{found.key}]]" if many else f"a table, written [{found.key}]"
     if found.is_list:
-        return "a list of text"
+        return 'a list of text such as ["a", "b"]'
     if get_origin(found.kind) is Literal:
         return any_of([f'"{choice}"' for choice in get_args(found.kind)])
     plain: dict[object, str] = {
@@ -85,6 +92,7 @@ def _instead(found: Spot | None, value: object) -> str:
 
 
 def _short(text: str) -> str:
+    text = PASSWORD.sub("://", text)
     return repr(text) if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]!r} and more"
 
 
