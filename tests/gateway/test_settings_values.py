@@ -1,0 +1,254 @@
+"""Single values: their types, their limits, and the sentences that refuse them."""
+
+import math
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from gateway.settings import Settings
+from gateway.settings.schema import keys, spot
+from gateway.settings.values import LONGEST_S, SHORTEST_S
+from tests.support.configurations import BACKEND, digest, faults_in, faults_of, parsed
+
+ZERO_MEANS_SOMETHING = {"server.drain_delay_s", "backend.idle_unload_s", "admission.affinity_max_wait_ms"}
+TABLES: dict[str, dict[str, object]] = {
+    "model": {"name": "m"},
+    "tenant": {"name": "a", "key_hashes": []},
+    "backend": {"name": "gpu0", "command": ["llama-server"]},
+    "group": {"name": "g"},
+}
+
+
+def keys_of(top: str) -> dict[str, FieldInfo]:
+    found = spot((top,))
+    assert found is not None
+    assert found.table is not None
+    return keys(found.table)
+
+
+TIMES = [f"{top}.{key}" for top in keys(Settings) for key in keys_of(top) if key.endswith(("_s", "_ms"))]
+
+
+def place_of(time: str) -> str:
+    """How a fault names the place: a table of a list by its name."""
+    top, key = time.split(".")
+    return f'{top} "{TABLES[top]["name"]}".{key}' if top in TABLES else time
+
+
+def faults_with(time: str, value: object) -> list[str]:
+    """The faults of a configuration in which only this time is set."""
+    top, key = time.split(".")
+    table = {**TABLES.get(top, {}), key: value}
+    found = faults_in(**{top: [table] if top in TABLES else table})
+    return [fault for fault in found if "not supported yet" not in fault]
+
+
+def smallest(time: str) -> float:
+    return 0 if time in ZERO_MEANS_SOMETHING else SHORTEST_S
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_that_is_not_set_is_finite(time: str) -> None:
+    top, key = time.split(".")
+    assert smallest(time) <= keys_of(top)[key].default <= LONGEST_S
+
+
+@pytest.mark.parametrize("time", sorted(set(TIMES) - ZERO_MEANS_SOMETHING))
+def test_a_time_of_zero_is_refused_with_the_smallest_allowed(time: str) -> None:
+    expected = [f"{place_of(time)}: must be a number of seconds from 0.001 to 604800, not 0"]
+    assert expected == faults_with(time, 0)
+
+
+@pytest.mark.parametrize("time", sorted(ZERO_MEANS_SOMETHING))
+def test_zero_is_allowed_where_it_means_something(time: str) -> None:
+    assert faults_with(time, 0) == []
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (-1, "-1"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (1e300, "1e+300"),
+        pytest.param(10**400, "a far larger number", id="more than a float holds"),
+        pytest.param(16**5000, "a far larger number", id="more digits than int() prints"),
+        pytest.param(-(10**400), "a far smaller number", id="less than a float holds"),
+        ("soon", "'soon'"),
+        ("5", "'5'"),
+        (True, "true"),
+        ([1], "a list"),
+        ({}, "a table"),
+    ],
+)
+def test_a_time_that_is_no_positive_finite_number_is_refused(time: str, value: object, found: str) -> None:
+    [fault] = faults_with(time, value)
+    assert fault.startswith(f"{place_of(time)}: must be a number of ")
+    assert f" from {smallest(time)} to " in fault
+    assert fault.endswith(f", not {found}")
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_may_be_a_fraction_and_a_whole_number(time: str) -> None:
+    assert faults_with(time, 0.5) == []
+    assert faults_with(time, 7) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ({"port": "x"}, "server.port: must be a whole number from 1 to 65535, not 'x'"),
+        ({"port": 0}, "server.port: must be a whole number from 1 to 65535, not 0"),
+        ({"port": 70000}, "server.port: must be a whole number from 1 to 65535, not 70000"),
+        ({"port": 80.5}, "server.port: must be a whole number from 1 to 65535, not 80.5"),
+        ({"port": True}, "server.port: must be a whole number from 1 to 65535, not true"),
+        ({"allow_anonymous": 1}, "server.allow_anonymous: must be true or false, not 1"),
+        ({"host": 1}, "server.host: must be text, not 1"),
+        (
+            {"max_body_bytes": 0},
+            "server.max_body_bytes: must be a whole number of bytes from 1 to 1099511627776, not 0",
+        ),
+        (
+            {"cors_origins": "*"},
+            'server.cors_origins: must be a list of text such as ["a", "b"], not \'*\'',
+        ),
+        ({"cors_origins": [1]}, "server.cors_origins[0]: must be text, not 1"),
+    ],
+)
+def test_a_wrong_value_is_told_what_would_be_right(table: dict[str, object], fault: str) -> None:
+    assert [fault] == faults_in(server=table)
+
+
+@pytest.mark.parametrize(
+    ("table", "choices"),
+    [
+        ({"keepalive": "ping"}, '"comment", "chunk" or "off"'),
+        ({"keepalive": 1}, '"comment", "chunk" or "off"'),
+        ({"merge": "always"}, '"backlog" or "never"'),
+    ],
+)
+def test_a_choice_names_all_choices(table: dict[str, object], choices: str) -> None:
+    [fault] = faults_in(streaming=table)
+    assert f"must be {choices}, not " in fault
+
+
+def test_a_stream_buffer_is_at_least_64_kib() -> None:
+    [fault] = faults_in(streaming={"stream_buffer_bytes": 65535})
+    assert "from 65536 " in fault
+    assert faults_in(streaming={"stream_buffer_bytes": 65536}) == []
+
+
+@pytest.mark.parametrize("value", [True, False, "best-effort"])
+def test_isolation_is_a_truth_or_best_effort(value: object) -> None:
+    faults = faults_in(tenant=[{"name": "a", "key_hashes": [], "isolate_cache": value}])
+    assert not any("must be" in fault for fault in faults)
+
+
+def test_isolation_is_nothing_else() -> None:
+    expected = ['tenant "a".isolate_cache: must be true, false or "best-effort", not \'yes\'']
+    assert expected == faults_in(tenant=[{"name": "a", "key_hashes": [], "isolate_cache": "yes"}])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost", "LocalHost"])
+def test_a_loopback_host_needs_no_tenants(host: str) -> None:
+    assert faults_in(server={"host": host}) == []
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "::ffff:127.0.0.1", "localhost.example"]
+)
+def test_any_other_host_needs_tenants_or_consent(host: str) -> None:
+    [fault] = faults_in(server={"host": host})
+    assert fault.startswith("server.host: ")
+    assert "allow_anonymous" in fault
+    assert faults_in(server={"host": host, "allow_anonymous": True}) == []
+    assert faults_in(server={"host": host}, tenant=[{"name": "a", "key_hashes": [digest("a")]}]) == []
+
+
+@pytest.mark.parametrize(
+    "host", ["", "http://x", "x:80", "[::1]", "a b", "a/b", "-x", "ä.example", "a..b", "x\n"]
+)
+def test_a_host_is_an_address_or_a_name(host: str) -> None:
+    [fault] = faults_in(server={"host": host})
+    assert "must be an IP address or a host name" in fault
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "https://chat.example.org", "http://localhost:3000", "http://[::1]:3000", "tauri://localhost"],
+)
+def test_an_origin_is_as_browsers_send_it(origin: str) -> None:
+    assert (origin,) == parsed(server={"cors_origins": [origin]}).server.cors_origins
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "null",
+        "example.org",
+        "https://",
+        "https://a/",
+        "https://a/b",
+        "https://a:99999",
+        "https://a b",
+        "https://*.a.b",
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    [fault] = faults_in(server={"cors_origins": [origin]})
+    assert fault.startswith("server.cors_origins[0]: must be ")
+
+
+@pytest.mark.parametrize("origin", ["https://a:443", "http://a:80"])
+def test_an_origin_with_the_scheme_s_own_port_would_never_match(origin: str) -> None:
+    [fault] = faults_in(server={"cors_origins": [origin]})
+    assert "they leave out the scheme's own port" in fault
+
+
+@pytest.mark.parametrize(
+    ("url", "base_url", "socket"),
+    [
+        ("http://127.0.0.1:8081", "http://127.0.0.1:8081", None),
+        ("https://gpu.example.org/", "https://gpu.example.org", None),
+        ("http://[::1]:8081/llama/", "http://[::1]:8081/llama", None),
+        ("unix:/run/llama.sock", "http://localhost", "/run/llama.sock"),
+    ],
+)
+def test_a_backend_s_url_says_how_to_reach_it(url: str, base_url: str, socket: str | None) -> None:
+    [backend] = parsed(backend=[{"name": "b", "url": url}]).backends
+    assert (base_url, socket) == (backend.base_url, backend.unix_socket)
+
+
+def test_a_backend_with_a_command_has_no_url_yet() -> None:
+    [backend] = parsed(backend=[{"name": "b", "command": ["llama-server"]}]).backends
+    assert backend.base_url is None
+    assert backend.unix_socket is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8081",
+        "ftp://a",
+        "http://",
+        "http://a:x",
+        "http://a:99999",
+        "http://[::1",
+        "http://a b",
+        "http://a\n",
+        "http://ä",
+        "http://a?x=1",
+        "http://a#x",
+        "http://a/v1",
+        "http://a/v1/",
+        "http://user@a",
+        "unix:run.sock",
+        "unix:/run\n",
+    ],
+)
+def test_a_backend_s_url_that_cannot_be_reached_is_refused(url: str) -> None:
+    [fault] = faults_of({"backend": [{**BACKEND, "url": url}]})
+    assert fault.startswith('backend "gpu0".url: must be ')
