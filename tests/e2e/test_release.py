@@ -22,9 +22,8 @@ pytestmark = pytest.mark.anyio
 async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None:
     """A client that takes everything but the last frame: `send` of it never returns."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=3))
-    settings = settings_for(fu.url)
-    async with fu, running_gateway(settings) as gateway:
-        app = build_app(settings, gateway.fleet, lambda _: None)
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        app = build_app(settings_for(fu.url), gateway.fleet, lambda _: None)
         async with Peer(app, json=chat()) as peer:
             peer.hold(lambda body: DONE in body)
             await peer.until(lambda: peer.blocked)
@@ -54,7 +53,7 @@ async def test_an_error_keeps_the_lease_until_the_upstream_is_closed_and_the_slo
         assert b'"boom"' in frames[-1].data
         assert len(pool.quarantine) == 1
         assert pool.free == 0
-        assert not fu.generations[0].connection.is_open
+        await fu.until(lambda: not fu.generations[0].connection.is_open, within=0.5)
         fu.llama.foreign = 0
         await gateway.until(lambda: pool.free == 1, within=5)
 
@@ -64,8 +63,8 @@ async def test_a_sentinel_without_the_upstreams_end_is_not_believed_about_the_sl
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"), STOP, DONE)), Stall()]})
     fu.llama.total_slots = 1
     fu.llama.foreign = 1
-    settings = settings_for(fu.url, streaming={"terminal_grace_s": 0.05})
-    async with fu, running_gateway(settings) as gateway:
+    streaming = {"terminal_grace_s": 0.05}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
         frames = await read_stream(gateway.url, CHAT, chat())
         pool = gateway.fleet.backends["gpu0"].pool
         assert frames[-1].data == DONE

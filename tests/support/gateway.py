@@ -87,9 +87,9 @@ async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIte
             0,
         )
         gateway = Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", fleet)
-        if ready:
-            await gateway.until(lambda: fleet.ready)
         try:
+            if ready:
+                await gateway.until(lambda: fleet.ready)
             yield gateway
             await gateway.until(lambda: gateway.idle)
             await gateway.until(lambda: not state.tasks)
