@@ -1,9 +1,13 @@
 """The client's side of a streaming response: a bounded buffer of whole frames, and the one task that sends.
 
 Frames are put from callbacks, as the upstream makes them, and never wait for the client. The request's own
-task sits in `pump`, which sends what is there and sleeps until there is more. While one `send` has not
-returned the client is behind: plain text deltas of one template are then merged into one frame, and when
-`buffer_limit` bytes are unread the upstream is told to pause.
+task sits in `pump`, which sends what is there and sleeps until there is more. While it sleeps, `hand_over`
+sends from within the callback itself: it takes the one step of `send` that writes to the socket, and only if
+that step would wait (the client is slow) does the task wake and wait in its place. So a token costs no
+switch between tasks.
+
+While one `send` has not returned the client is behind: plain text deltas of one template are then merged
+into one frame, and when `buffer_limit` bytes are unread the upstream is told to pause.
 
 The response is committed (status 200, event stream) by the first thing put; until then any status is free.
 Nothing on the path of a frame awaits anything but `send`.
@@ -13,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, cast
 
 from starlette.types import Send
 
@@ -24,6 +29,9 @@ __all__ = ["Downstream"]
 
 _MAX_SEND_BYTES = 64 * 1024
 Headers = list[tuple[bytes, bytes]]
+
+
+Sending = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 
 
 class Downstream:
@@ -45,7 +53,7 @@ class Downstream:
         """When the `send` under way began; None while none is."""
         self.on_full: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
-        self._send = send
+        self._send: Sending = cast("Sending", send)
         self._loop = loop
         self._headers: Callable[[], Headers] | None = headers
         self._limit = buffer_limit
@@ -56,6 +64,7 @@ class Downstream:
         self._full = False
         self._closing = False
         self._stopped = False
+        self._blocked: _Continued | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -83,10 +92,36 @@ class Downstream:
         self._run_texts.append(text)
         self._grew(len(text))
 
-    def close(self) -> None:
-        """Nothing more will be put."""
+    def close(self, last: bytes = b"") -> None:
+        """Nothing more will be put after this frame."""
         self._closing = True
+        if last:
+            self.put(last)
         self.wake()
+
+    def hand_over(self) -> None:
+        """Send what was put, now, if the request's task sleeps; else the task will.
+
+        A step of `send` runs outside any task here. It may do what a socket write needs, and no more.
+        """
+        waiter = self._waiter
+        if not self.unread or waiter is None or waiter.done():
+            return
+        if self._headers is not None or self._stopped:
+            waiter.set_result(None)
+            return
+        body = self._take()
+        sending = self._send({"type": "http.response.body", "body": body, "more_body": self._goes_on})
+        try:
+            waiting_for = sending.send(None)
+        except StopIteration:
+            self.complete = self._closing and not self.unread
+        except Exception as error:
+            waiter.set_exception(error)
+        else:
+            self.sending_since = self._loop.time()
+            self._blocked = _Continued(sending, waiting_for)
+            waiter.set_result(None)
 
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
@@ -107,6 +142,8 @@ class Downstream:
         Raises `ClientGone` once it was told to stop.
         """
         while True:
+            if self._blocked is not None:
+                await self._unblock(self._blocked)
             while self.unread and not self._stopped:
                 await self._flush()
             if self._stopped:
@@ -132,9 +169,10 @@ class Downstream:
         if self.unread > self._limit and not self._full:
             self._full = True
             self.on_full()
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._closing or self.unread > 0
 
     def _close_run(self) -> None:
         run = self._run
@@ -161,7 +199,18 @@ class Downstream:
 
     async def _flush(self) -> None:
         body = self._take()
-        await self._deliver(body, more=not self._closing or self.unread > 0)
+        await self._deliver(body, more=self._goes_on)
+        self._made_room()
+
+    async def _unblock(self, blocked: _Continued) -> None:
+        """Wait for the `send` that `hand_over` could not finish."""
+        self._blocked = None
+        await blocked
+        self.sending_since = None
+        self.complete = self._closing and not self.unread
+        self._made_room()
+
+    def _made_room(self) -> None:
         if self._full and self.unread <= self._limit // 2:
             self._full = False
             self.on_room()
@@ -177,6 +226,35 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+class _Continued:
+    """A coroutine that was stepped by hand until it first waited, to be awaited for the rest."""
+
+    __slots__ = ("_coroutine", "_waiting_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: Any) -> None:  # noqa: ANN401
+        self._coroutine = coroutine
+        self._waiting_for = waiting_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waiting_for = self._waiting_for
+        while True:
+            try:
+                value = yield waiting_for
+            except BaseException as error:
+                waiting_for = self._step(self._coroutine.throw, error)
+            else:
+                waiting_for = self._step(self._coroutine.send, value)
+            if waiting_for is self:
+                return
+
+    def _step(self, resume: Callable[[Any], Any], argument: Any) -> Any:  # noqa: ANN401
+        """What the coroutine waits for next; ourselves when it has returned."""
+        try:
+            return resume(argument)
+        except StopIteration:
+            return self
 
 
 def _nothing() -> None:

@@ -141,6 +141,9 @@ class Relay:
         elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
             self._answer += data
 
+    def read_over(self) -> None:
+        self._out.hand_over()
+
     def ended(self, end: End) -> None:
         complete = end is End.COMPLETE
         if self.state is RelayState.STREAMING:
@@ -172,8 +175,7 @@ class Relay:
         self.state = RelayState.SUCCEEDED
         self._frames.finish()
         self._let_go(outcome)
-        self._out.put(DONE)
-        self._out.close()
+        self._out.close(DONE)
 
     def _fail(self, error: GatewayError, outcome: Outcome) -> None:
         self.state = RelayState.FAILED

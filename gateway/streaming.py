@@ -102,8 +102,7 @@ class StreamingAnswer:
             self._context.code = failure.code
             if not out.committed:
                 raise failure from error
-            out.put(b"data: " + failure.body() + b"\n\n")
-            out.close()
+            out.close(b"data: " + failure.body() + b"\n\n")
             await out.pump(lambda: True)
         await out.end()
 
@@ -176,6 +175,7 @@ class StreamingAnswer:
             frame = frames.keepalive()
             if frame and (self._relay is None or not self._relay.over):
                 out.put(frame)
+                out.wake()
 
         def expired(limit: str) -> None:
             if limit == "client_stall":

@@ -49,6 +49,9 @@ class Sink(Protocol):
     def body(self, data: bytes) -> None:
         """Bytes of the body, without chunk framing, as they were read."""
 
+    def read_over(self) -> None:
+        """All that one read brought has been pushed; more reads may follow."""
+
     def ended(self, end: End) -> None:
         """The exchange is over; nothing follows."""
 
@@ -142,6 +145,8 @@ class UpstreamConnection(asyncio.Protocol):
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error):
             self._fail()
+        if self._sink is not None:
+            self._sink.read_over()
         if len(data) >= BURST_BYTES:
             self._let_others_in()
 

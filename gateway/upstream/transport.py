@@ -198,6 +198,8 @@ class _Body(httpx.AsyncByteStream):
 
     def body(self, data: bytes) -> None:
         self._pieces.append(data)
+
+    def read_over(self) -> None:
         self._changed.set()
 
     def ended(self, end: End) -> None:
