@@ -67,9 +67,8 @@ async def test_tokens_leave_when_they_are_made(rate: int) -> None:
         came = [frame.at_ns for frame in frames]
         shift = last_second(came) - last_second(through.frame_ns)
         share = rate_of(came) / rate_of(direct.frame_ns)
-        print(
-            f"{rate}/s: lag p50 {statistics.median(lags):.3f} p99 {p99:.3f} ms, shift {shift:.4f}, rate {share:.4f}"
-        )
+        lag = f"lag p50 {statistics.median(lags):.3f} p99 {p99:.3f} ms"
+        print(f"{rate}/s: {lag}, last second {shift:+.4f}, rate {share:.4f} of direct")
         faults = [f"lag p99 {p99:.2f} ms"] if p99 >= LAG_P99_MS else []
         faults += [f"last second off by {shift:.3f}"] if abs(shift) > 0.01 else []
         return faults + ([f"rate {share:.3f} of direct"] if share < 0.99 else [])

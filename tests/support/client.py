@@ -99,11 +99,17 @@ class RawClient:
         await self._writer.drain()
 
     async def request(
-        self, method: str, target: str, *headers: bytes, json: object = None, body: bytes = b""
+        self,
+        method: str,
+        target: str,
+        *headers: bytes,
+        json: object = None,
+        body: bytes = b"",
+        within: float = 5.0,
     ) -> Head:
         """Send a request and read the head of its response."""
         await self.send(request_bytes(method, target, *headers, json=json, body=body))
-        return await self.head()
+        return await self.head(within)
 
     async def post(self, target: str, json: object, *headers: bytes) -> Head:
         return await self.request("POST", target, *headers, json=json)
@@ -213,10 +219,12 @@ class RawClient:
         return cast("asyncio.ReadTransport", self._writer.transport)
 
 
-async def read_stream(url: str, target: str, json: object, headers: Sequence[bytes] = ()) -> list[Frame]:
+async def read_stream(
+    url: str, target: str, json: object, headers: Sequence[bytes] = (), *, within: float = 5.0
+) -> list[Frame]:
     """POST and read a whole stream, which must be a 200 and end properly."""
     async with await RawClient.connect(url) as client:
-        await client.post(target, json, *headers)
+        await client.request("POST", target, *headers, json=json, within=within)
         assert client.status == 200, await client.body()
         frames = [frame async for frame in client.frames()]
         assert client.clean_end, client
