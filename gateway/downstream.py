@@ -22,12 +22,15 @@ from typing import Any, cast
 
 from starlette.types import Send
 
+from gateway.buffers import GUARANTEED_BYTES, BufferBudget, Holding
 from gateway.errors import ClientGone
 from gateway.template import Template
 
 __all__ = ["Downstream"]
 
 _MAX_SEND_BYTES = 64 * 1024
+_MAX_MERGED_BYTES = 16 * 1024
+"""Clients read lines: a merged frame stays of a size that any of them takes."""
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -42,6 +45,8 @@ class Downstream:
         *,
         headers: Callable[[], Headers],
         buffer_limit: int,
+        budget: BufferBudget,
+        tenant: str,
         merge: bool,
     ) -> None:
         self.unread = 0
@@ -51,16 +56,20 @@ class Downstream:
         """Whether the end of the body has been handed to `send`."""
         self.sending_since: float | None = None
         """When the `send` under way began; None while none is."""
+        self.on_cut: Callable[[], None] = _nothing
+        """All streams together hold too much, and this one has to go."""
+        self.holding = Holding(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
         self.on_full: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         self._send: Sending = cast("Sending", send)
         self._loop = loop
         self._headers: Callable[[], Headers] | None = headers
         self._limit = buffer_limit
+        self._budget = budget
         self._merge = merge
         self._frames: deque[bytes] = deque()
         self._run: Template | None = None
-        self._run_texts: list[bytes] = []
+        self._run_text = bytearray()
         self._full = False
         self._closing = False
         self._stopped = False
@@ -85,11 +94,11 @@ class Downstream:
         if self.sending_since is None or not self._merge:
             self.put(template.frame(text))
             return
-        if template is not self._run:
+        if template is not self._run or len(self._run_text) > _MAX_MERGED_BYTES:
             self._close_run()
             self._run = template
             self.unread += len(template.prefix) + len(template.suffix)
-        self._run_texts.append(text)
+        self._run_text += text
         self._grew(len(text))
 
     def close(self, last: bytes = b"") -> None:
@@ -98,6 +107,14 @@ class Downstream:
         if last:
             self.put(last)
         self.wake()
+
+    def discard(self) -> None:
+        """Forget what is unread; the backstop of the budget."""
+        self._budget.release(self.holding)
+        self._frames.clear()
+        self._run = None
+        self._run_text.clear()
+        self.unread = 0
 
     def hand_over(self) -> None:
         """Send what was put, now, if the request's task sleeps; else the task will.
@@ -166,6 +183,8 @@ class Downstream:
     def _grew(self, size: int) -> None:
         self.committed = True
         self.unread += size
+        if self.unread > GUARANTEED_BYTES:
+            self._budget.hold(self.holding, self.unread)
         if self.unread > self._limit and not self._full:
             self._full = True
             self.on_full()
@@ -174,11 +193,14 @@ class Downstream:
     def _goes_on(self) -> bool:
         return not self._closing or self.unread > 0
 
+    def _was_cut(self) -> None:
+        self.on_cut()
+
     def _close_run(self) -> None:
         run = self._run
         if run is not None:
-            self._frames.append(run.frame(b"".join(self._run_texts)))
-            self._run_texts.clear()
+            self._frames.append(run.frame(bytes(self._run_text)))
+            self._run_text.clear()
             self._run = None
 
     def _take(self) -> bytes:
@@ -194,6 +216,8 @@ class Downstream:
                 size += len(frames[0])
                 taken.append(frames.popleft())
             body = b"".join(taken)
+        if self.holding.bytes:
+            self._budget.hold(self.holding, self.unread - len(body))
         self.unread -= len(body)
         return body
 

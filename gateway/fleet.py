@@ -10,6 +10,7 @@ import structlog
 
 from admission import AdmissionQueue, Lease, QueueLimits
 from gateway.backend import Backend, BackendState
+from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
 from gateway.errors import GatewayError
 from gateway.monitor import Monitor
@@ -36,6 +37,7 @@ class Fleet:
         )
         self.queue = AdmissionQueue(limits, asyncio.get_running_loop())
         self.scheduler = self.queue.scheduler
+        self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.scheduler.fair.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(
             {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}

@@ -70,12 +70,15 @@ class StreamingAnswer:
             self._loop,
             headers=self._headers,
             buffer_limit=streaming.stream_buffer_bytes,
+            budget=self._fleet.buffers,
+            tenant=self._context.tenant.name,
             merge=streaming.merge == "backlog",
         )
         frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
         try:
             with until_client_gone(receive) as watch, contextlib.suppress(ClientGone):
                 watch.on_stop = out.stop
+                out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
                 try:
                     await self._run(out, frames, watchdog)
@@ -86,6 +89,7 @@ class StreamingAnswer:
             if (watch.gone or self._stalled) and not out.complete:
                 raise ClientGone
         finally:
+            out.discard()
             self._context.first_output_at = frames.first_output_at
             self._generation.book(self._meter, self._fleet.scheduler)
 
@@ -179,14 +183,18 @@ class StreamingAnswer:
 
         def expired(limit: str) -> None:
             if limit == "client_stall":
-                self._stalled = True
-                watch.stop()
+                self._stall(watch)
             elif self._relay is not None:
                 self._relay.fail(UpstreamError(limit, _EXPIRED[limit], status=504))
 
         return Watchdog(
             self._loop, limits, lambda: self._times(out), on_keepalive=keepalive, on_expired=expired
         )
+
+    def _stall(self, watch: ClientWatch) -> None:
+        """The client does not read, and others need what it holds."""
+        self._stalled = True
+        watch.stop()
 
     def _times(self, out: Downstream) -> StreamTimes:
         if self._relay is not None:
