@@ -99,11 +99,7 @@ def _mixes_kinds(choice: object) -> bool:
 
 def _only_reasoning(choice: Chunk) -> Chunk:
     delta = {key: value for key, value in choice["delta"].items() if key in (*REASONING_KINDS, "role")}
-    return {
-        **{key: None for key in choice if key != "index"},
-        "index": choice.get("index", 0),
-        "delta": delta,
-    }
+    return {**dict.fromkeys(choice), "index": choice.get("index", 0), "delta": delta}
 
 
 def _without_reasoning(choice: Chunk) -> Chunk:
