@@ -106,7 +106,7 @@ class StreamingAnswer:
             self._context.code = failure.code
             if not out.committed:
                 raise failure from error
-            out.close(b"data: " + failure.body() + b"\n\n")
+            out.close(frames.error_frame(failure.body()))
             await out.pump(lambda: True)
         await out.end()
 
