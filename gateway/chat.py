@@ -23,7 +23,8 @@ T = TypeVar("T")
 BIG_BODY_BYTES = 1024 * 1024
 _BYTES_PER_TOKEN = 4
 _EXPECTED_OUTPUT_TOKENS = 256
-_LIMIT_NAMES = ("max_completion_tokens", "max_tokens")
+_LIMIT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
+"""In the order in which llama-server takes them; its native name counts on this path too."""
 
 
 class BodyParser:
@@ -85,9 +86,10 @@ class ChatRequest:
             timings_per_token=bool(parsed.get("timings_per_token")),
         )
 
-    def cost(self, body_bytes: int) -> float:
+    def cost(self, body_bytes: int, tenant: TenantIdentity) -> float:
         """Estimated tokens: what the tenant's share is charged with until the real count is known."""
-        return body_bytes / _BYTES_PER_TOKEN + (self.max_tokens or _EXPECTED_OUTPUT_TOKENS) * self.n
+        output = _allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS
+        return body_bytes / _BYTES_PER_TOKEN + output * self.n
 
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
@@ -96,7 +98,7 @@ class ChatRequest:
         changes: dict[str, bytes | None] = {}
         if upstream_model is not None and self.model != upstream_model:
             changes["model"] = orjson.dumps(upstream_model)
-        changes |= self._token_limits(parsed, tenant)
+        changes |= _token_limits(parsed, tenant)
         if "id_slot" in parsed and not tenant.allow_id_slot:
             changes["id_slot"] = None
         if upgrade.usage:
@@ -106,14 +108,6 @@ class ChatRequest:
         if upgrade.timings:
             changes["timings_per_token"] = b"true"
         return changes
-
-    def _token_limits(self, parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
-        limit = tenant.max_tokens_limit
-        names = [name for name in _LIMIT_NAMES if parsed.get(name) is not None] or ["max_tokens"]
-        if self.max_tokens is None:
-            wanted = tenant.max_tokens_default or limit
-            return {} if wanted is None else dict.fromkeys(names, b"%d" % min(wanted, limit or wanted))
-        return {} if limit is None or self.max_tokens <= limit else dict.fromkeys(names, b"%d" % limit)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -145,15 +139,37 @@ def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix:
 
 
 def _token_limit(parsed: dict[str, Any]) -> int | None:
-    """The client's own limit. llama-server reads a negative one as none."""
+    """The client's own limit; None: none."""
     limits = [limit for name in _LIMIT_NAMES if (limit := _count(parsed, name)) is not None]
     return limits[0] if limits and limits[0] >= 0 else None
+
+
+def _token_limits(parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
+    """The members to set so that the backend holds the tenant's limit, under whatever name it was written."""
+    given: dict[str, int | None] = {
+        name: limit for name in _LIMIT_NAMES if (limit := _count(parsed, name)) is not None
+    } or {"max_tokens": None}
+    allowed = {name: _allowed(limit, tenant) for name, limit in given.items()}
+    return {
+        name: b"%d" % limit for name, limit in allowed.items() if limit is not None and limit != given[name]
+    }
+
+
+def _allowed(wanted: int | None, tenant: TenantIdentity) -> int | None:
+    """The limit that a request gets which wants this one. llama-server reads a negative one as none."""
+    limit = tenant.max_tokens_default if wanted is None or wanted < 0 else wanted
+    ceiling = tenant.max_tokens_limit
+    if ceiling is None:
+        return limit
+    return ceiling if limit is None else min(limit, ceiling)
 
 
 def _count(table: dict[str, Any], name: str, *, least: int | None = None) -> int | None:
     value = table.get(name)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ClientError("invalid_request", f"{name} must be a whole number", param=name)
     if least is not None and value < least:
