@@ -24,7 +24,8 @@ BIG_BODY_BYTES = 1024 * 1024
 _BYTES_PER_TOKEN = 4
 _EXPECTED_OUTPUT_TOKENS = 256
 _LIMIT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
-"""In the order in which llama-server takes them; its native name counts on this path too."""
+_COUNT_NAMES = ("n_cmpl", "n")
+"""In the order in which llama-server takes them; its native names count on this path too."""
 
 
 class BodyParser:
@@ -78,7 +79,7 @@ class ChatRequest:
         return cls(
             model=_typed(parsed, "model", str, "a string"),
             stream=_typed(parsed, "stream", bool, "true or false") or False,
-            n=_count(parsed, "n", least=1) or 1,
+            n=next(iter(_counts(parsed, _COUNT_NAMES, least=1).values()), 1),
             max_tokens=_token_limit(parsed),
             include_usage=_typed(options, "include_usage", bool, "true or false", "stream_options.") or False,
             running_usage=_typed(options, "continuous_usage_stats", bool, "true or false", "stream_options.")
@@ -140,15 +141,13 @@ def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix:
 
 def _token_limit(parsed: dict[str, Any]) -> int | None:
     """The client's own limit; None: none."""
-    limits = [limit for name in _LIMIT_NAMES if (limit := _count(parsed, name)) is not None]
-    return limits[0] if limits and limits[0] >= 0 else None
+    limit = next(iter(_counts(parsed, _LIMIT_NAMES).values()), -1)
+    return limit if limit >= 0 else None
 
 
 def _token_limits(parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
     """The members to set so that the backend holds the tenant's limit, under whatever name it was written."""
-    given: dict[str, int | None] = {
-        name: limit for name in _LIMIT_NAMES if (limit := _count(parsed, name)) is not None
-    } or {"max_tokens": None}
+    given: dict[str, int | None] = {**_counts(parsed, _LIMIT_NAMES)} or {"max_tokens": None}
     allowed = {name: _allowed(limit, tenant) for name, limit in given.items()}
     return {
         name: b"%d" % limit for name, limit in allowed.items() if limit is not None and limit != given[name]
@@ -164,14 +163,12 @@ def _allowed(wanted: int | None, tenant: TenantIdentity) -> int | None:
     return ceiling if limit is None else min(limit, ceiling)
 
 
-def _count(table: dict[str, Any], name: str, *, least: int | None = None) -> int | None:
-    value = table.get(name)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ClientError("invalid_request", f"{name} must be a whole number", param=name)
-    if least is not None and value < least:
-        raise ClientError("invalid_request", f"{name} must be at least {least}", param=name)
-    return value
+def _counts(table: dict[str, Any], names: tuple[str, ...], *, least: int | None = None) -> dict[str, int]:
+    """The whole numbers that are given under these names, in the order of the names."""
+    given = {name: table[name] for name in names if table.get(name) is not None}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise ClientError("invalid_request", f"{name} must be a whole number", param=name)
+        if least is not None and value < least:
+            raise ClientError("invalid_request", f"{name} must be at least {least}", param=name)
+    return {name: int(value) for name, value in given.items()}

@@ -59,6 +59,7 @@ def limited(default: int | None = None, limit: int | None = None) -> TenantIdent
         ({"n": 1.5}, "n"),
         ({"n": 0}, "n"),
         ({"n": -1}, "n"),
+        ({"n": 2, "n_cmpl": 0}, "n_cmpl"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": False}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
@@ -100,6 +101,10 @@ def test_what_is_given_is_understood() -> None:
         running_usage=True,
         timings_per_token=True,
     ) == request(model="m", stream=True, n=2, max_tokens=7, stream_options=options, timings_per_token=True)
+
+
+def test_the_native_name_of_n_takes_slots_too() -> None:
+    assert (request(n_cmpl=3).n, request(n=1, n_cmpl=3).n, request(n=2, n_cmpl=None).n) == (3, 3, 2)
 
 
 def test_a_whole_number_may_be_written_as_a_fraction() -> None:
