@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from gateway.buffers import GUARANTEED_BYTES, BufferBudget
 from gateway.chunks import Identity
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone
@@ -41,9 +42,17 @@ class Client:
     def __init__(self, *, limit: int = 1 << 20, merge: bool = True) -> None:
         self.messages: list[Message] = []
         self.reading = True
+        self.failing = b"no such frame"
         self.pulse = Pulse()
+        self.budget = BufferBudget(1 << 30)
         self.out = Downstream(
-            self._send, asyncio.get_running_loop(), headers=lambda: HEADERS, buffer_limit=limit, merge=merge
+            self._send,
+            asyncio.get_running_loop(),
+            headers=lambda: HEADERS,
+            buffer_limit=limit,
+            budget=self.budget,
+            tenant="team-a",
+            merge=merge,
         )
 
     @property
@@ -73,6 +82,8 @@ class Client:
         await self.pulse.until(lambda: self.out.sending_since is not None, self, within=1)
 
     async def _send(self, message: Message) -> None:
+        if message.get("body") == self.failing:
+            raise RuntimeError("the transport is closed")
         self.messages.append(message)
         self.pulse.beat()
         while not self.reading and message["type"] == "http.response.body":
@@ -393,21 +404,16 @@ def test_unread_is_what_was_put_and_not_yet_sent(steps: list[int | Template], me
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_send_that_fails_ends_the_pump(failing: int) -> None:
     async def main() -> None:
-        async def send(message: Message) -> None:
-            if message.get("body") == b": %d\n\n" % failing:
-                raise RuntimeError("the transport is closed")
-
-        loop = asyncio.get_running_loop()
-        out = Downstream(send, loop, headers=list, buffer_limit=10, merge=True)
-        pump = asyncio.create_task(out.pump(lambda: False))
+        client = Client()
+        client.failing = b": %d\n\n" % failing
+        pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         for number in range(2):
-            out.put(b": %d\n\n" % number)
-            out.hand_over()
+            client.put(b": %d\n\n" % number)
             await asyncio.sleep(0)
         with pytest.raises(RuntimeError):
             await pump
-        assert not out.complete
+        assert not client.out.complete
 
     run_virtual(main())
 
@@ -446,6 +452,33 @@ def test_a_pump_that_is_told_to_stop_sends_nothing_more(waiting: bool) -> None:
         with pytest.raises(ClientGone):
             await pump
         assert [b": a\n\n"][: 1 if waiting else 0] == client.bodies
+
+    run_virtual(main())
+
+
+def test_what_is_unread_beyond_the_guarantee_is_drawn_from_the_budget_until_it_is_sent() -> None:
+    async def main() -> None:
+        client = Client()
+        async with pumping(client):
+            client.reading = False
+            client.put(b".")
+            await client.behind()
+            client.put(b"." * GUARANTEED_BYTES)
+            assert client.budget.drawn == 0
+            client.put(b"." * 1000)
+            assert client.budget.drawn == 1000
+        assert client.budget.drawn == 0
+
+    run_virtual(main())
+
+
+def test_what_is_discarded_is_given_back() -> None:
+    async def main() -> None:
+        client = Client()
+        client.put(b"." * (GUARANTEED_BYTES + 1))
+        assert client.budget.drawn == 1
+        client.out.discard()
+        assert (client.budget.drawn, client.out.unread) == (0, 0)
 
     run_virtual(main())
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import orjson
 from starlette.types import Message
 
+from gateway.buffers import BufferBudget
 from gateway.chunks import Identity
 from gateway.downstream import Downstream
 from gateway.frames import ChatFrames, FrameOptions
@@ -28,7 +29,15 @@ class ChatStream:
         """What the client has read."""
         self.meter = Meter()
         loop = cast("asyncio.AbstractEventLoop", self)
-        self.out = Downstream(self._send, loop, headers=list, buffer_limit=1 << 20, merge=merge)
+        self.out = Downstream(
+            self._send,
+            loop,
+            headers=list,
+            buffer_limit=1 << 20,
+            budget=BufferBudget(1 << 20),
+            tenant="team-a",
+            merge=merge,
+        )
         self.frames = ChatFrames(OURS, self.out, self.meter, options or FrameOptions(), self.time)
         self._stalled = False
 
