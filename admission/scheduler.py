@@ -210,8 +210,9 @@ class Scheduler:
         by_tenant = {name: count for name, count in self._waiting_by_tenant.items() if count}
         return QueueStatus(self.depth, by_tenant, now - min(oldest) if oldest else 0.0)
 
-    def leases_of(self, tenant: str) -> int:
-        return self._leases_by_tenant[tenant]
+    @property
+    def leases_by_tenant(self) -> dict[str, int]:
+        return dict(self._leases_by_tenant)
 
     def widest(self, model: str) -> int:
         """The most slots that one request for this model could get; 0 if nothing serves it."""

@@ -8,11 +8,13 @@ A request is handled by the raw ASGI callables below and by nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import TenantIdentity
+from gateway.endpoints.admin import OperatorOnly, Status
 from gateway.endpoints.by_method import ByMethod, unknown_path
 from gateway.endpoints.chat import ChatCompletions
 from gateway.endpoints.health import Health, Ready
@@ -20,17 +22,27 @@ from gateway.endpoints.models import ListModels, OneModel
 from gateway.fleet import Fleet
 from gateway.settings import Settings
 from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
+from middleware.authentication import presented_keys
 
-__all__ = ["PUBLIC_PATHS", "build_app", "routes", "stack"]
+__all__ = ["PUBLIC_PATHS", "Keys", "build_app", "routes", "stack"]
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 """What needs no key."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
-Identify = Callable[[bytes], TenantIdentity | None]
+OPERATOR_PREFIXES = ("/admin",)
+"""What needs the operator's key and no other."""
 
 
-def routes(settings: Settings, fleet: Fleet) -> list[Route]:
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Who a presented key belongs to. `operator` is None when no operator key is configured."""
+
+    tenant: Callable[[bytes], TenantIdentity | None]
+    operator: Callable[[bytes], bool] | None = None
+
+
+def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
     chat = ByMethod(POST=ChatCompletions(settings, fleet))
     models = ByMethod(GET=ListModels(fleet.catalogue))
     return [
@@ -40,11 +52,12 @@ def routes(settings: Settings, fleet: Fleet) -> list[Route]:
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
+        Route("/admin/status", ByMethod(GET=OperatorOnly(Status(fleet), keys.operator, presented_keys))),
         Route("/ready", ByMethod(GET=Ready(fleet))),
     ]
 
 
-def stack(settings: Settings, identify: Identify) -> list[Layer]:
+def stack(settings: Settings, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
     layers: list[Layer] = [RequestId, AccessLog]
@@ -61,13 +74,17 @@ def stack(settings: Settings, identify: Identify) -> list[Layer]:
             )
         )
     else:
-        layers.append(lambda app: Authentication(app, identify, PUBLIC_PATHS))
+        layers.append(
+            lambda app: Authentication(
+                app, keys.tenant, public_paths=PUBLIC_PATHS, operator_prefixes=OPERATOR_PREFIXES
+            )
+        )
     return layers
 
 
-def build_app(settings: Settings, fleet: Fleet, identify: Identify) -> ASGIApp:
-    app: ASGIApp = Router(routes(settings, fleet), redirect_slashes=False, default=unknown_path)
-    for layer in reversed(stack(settings, identify)):
+def build_app(settings: Settings, fleet: Fleet, keys: Keys) -> ASGIApp:
+    app: ASGIApp = Router(routes(settings, fleet, keys), redirect_slashes=False, default=unknown_path)
+    for layer in reversed(stack(settings, keys)):
         app = layer(app)
     return _http_only(app)
 

@@ -37,6 +37,7 @@ class Fleet:
         )
         self.queue = AdmissionQueue(limits, asyncio.get_running_loop())
         self.scheduler = self.queue.scheduler
+        self.tenants = tuple(tenant.name for tenant in settings.tenants)
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.scheduler.fair.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 import uvloop
 from starlette.types import ASGIApp
 
-from gateway.app import Identify, build_app
-from gateway.context import ANONYMOUS, TenantIdentity
+from gateway.app import Keys, build_app
+from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
 from gateway.server import build_server
 from gateway.settings import Settings, Tenant
 
-__all__ = ["assemble", "identify_with", "serve"]
+__all__ = ["assemble", "keys_of", "serve"]
 
 
 def serve(settings: Settings) -> int:
@@ -38,7 +38,7 @@ async def assemble(
 ) -> AsyncIterator[tuple[ASGIApp, Fleet]]:
     """The application and its backends in the running event loop. Nothing is left when it is left."""
     fleet = Fleet(settings, environ)
-    app = build_app(settings, fleet, identify_with(settings))
+    app = build_app(settings, fleet, keys_of(settings))
     fleet.start()
     try:
         yield app, fleet
@@ -46,16 +46,16 @@ async def assemble(
         await fleet.stop()
 
 
-def identify_with(settings: Settings) -> Identify:
-    """Who a presented key belongs to."""
-    ring = KeyRing(settings.tenants)
+def keys_of(settings: Settings) -> Keys:
+    """Who a presented key belongs to, by these settings."""
+    ring = KeyRing(settings.tenants, settings.server.operator_key_hashes)
     identities = {tenant.name: _identity(tenant) for tenant in settings.tenants}
 
-    def identify(key: bytes) -> TenantIdentity | None:
+    def tenant_of(key: bytes) -> TenantIdentity | None:
         tenant = ring.tenant(key)
         return identities[tenant.name] if tenant is not None else None
 
-    return (lambda _: ANONYMOUS) if settings.anonymous else identify
+    return Keys(tenant_of, ring.is_operator if ring.has_operator else None)
 
 
 def _identity(tenant: Tenant) -> TenantIdentity:

@@ -1,6 +1,7 @@
 """Who is asking: a key as `authorization: Bearer KEY` or `x-api-key: KEY`, looked up as bytes.
 
-Public paths need none. Everything else without a known key is answered 401 before its body is read.
+Public paths need none, and what the operator's endpoints need they check themselves. Everything else without
+a known key is answered 401 before its body is read.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ class Authentication:
     """`identify` maps the bytes of a presented key to a tenant, in constant time, or to None."""
 
     def __init__(
-        self, app: ASGIApp, identify: Callable[[bytes], TenantIdentity | None], public_paths: frozenset[str]
+        self,
+        app: ASGIApp,
+        identify: Callable[[bytes], TenantIdentity | None],
+        *,
+        public_paths: frozenset[str],
+        operator_prefixes: tuple[str, ...],
     ) -> None:
         self._app = app
         self._identify = identify
         self._public = public_paths
+        self._operators = operator_prefixes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in self._public:
+        path = scope["path"]
+        if path not in self._public and not path.startswith(self._operators):
             context_of(scope).tenant = self._tenant(scope)
         await self._app(scope, receive, send)
 
