@@ -6,7 +6,7 @@ as an error (a client that leaves and a backend that fails are none of the gatew
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,13 +40,27 @@ def text_of(frames: Sequence[Frame]) -> str:
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
-def settings_for(*urls: str, **sections: Any) -> Settings:  # noqa: ANN401
+def error_in(frames: Sequence[Frame]) -> dict[str, Any]:
+    """The error that a stream ended with: one, in its last frame, and no sentinel anywhere."""
+    assert not any(b"[DONE]" in frame.data for frame in frames), frames
+    errors = [chunk["error"] for chunk in data_of(frames) if "error" in chunk]
+    assert len(errors) == 1, frames
+    assert b'"error"' in frames[-1].data, frames
+    error: dict[str, Any] = errors[0]
+    return error
+
+
+def settings_for(
+    *urls: str,
+    environ: Mapping[str, str] | None = None,
+    **sections: Any,  # noqa: ANN401
+) -> Settings:
     """One backend a URL, serving the model `m`; `sections` as in the file, e.g. `streaming={...}`."""
     backends = [
         {"name": f"gpu{number}", "url": url, "models": ["m"], "health_interval_s": 0.2}
         for number, url in enumerate(urls)
     ]
-    return parse({"server": {"port": 0}, "backend": backends, **sections}, {})
+    return parse({"server": {"port": 0}, "backend": backends, **sections}, environ or {})
 
 
 class Gateway:
