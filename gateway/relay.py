@@ -99,7 +99,7 @@ class Relay:
                 "upstream_unreachable", "the backend could not be reached", retry_safe=True
             )
             failure.__cause__ = error
-            self._fail(failure, Outcome.UNUSED)
+            self.fail(failure)
 
     def fail(self, error: GatewayError) -> None:
         """End the stream for a reason of ours. The upstream is closed, then the lease released."""
@@ -110,7 +110,7 @@ class Relay:
         """Leave nothing behind: the backstop of the lease and of the upstream connection."""
         if not self.over:
             self.state = RelayState.FAILED
-        self._let_go(Outcome.ABANDONED if self._exchange is not None else Outcome.UNUSED)
+        self._let_go(Outcome.ABANDONED)
 
     def times(self) -> StreamTimes:
         """For the watchdog."""
@@ -191,7 +191,7 @@ class Relay:
             self._grace.cancel()
         if self._exchange is not None:
             self._exchange.close()
-        self._lease.release(outcome)
+        self._lease.release(outcome if self._exchange is not None else Outcome.UNUSED)
 
     def _stop_upstream(self) -> None:
         """The client's buffer is full."""
