@@ -1,0 +1,74 @@
+"""A program to supervise: as much of llama-server's life as a supervisor can see, and its bad habits.
+
+    python child_program.py HABIT ... --host HOST --port PORT [--alias NAME]
+
+Habits: `crash` writes a line and exits 1 at once; `silent` never listens; `loading` answers 503 for ever;
+`stubborn` ignores SIGTERM; `parent` starts a process that outlives it and holds its output open. Without
+any it serves /health openly and /props for its key, as llama-server does. The standard library only, no
+imports that take long: tests start it by the dozen.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+
+def main(arguments: list[str]) -> int:
+    say(f"arguments {' '.join(arguments)}")
+    if "--help" in arguments:
+        say("-cram, --cache-ram N   maximum cache size")
+        return 0
+    if "crash" in arguments:
+        say(f"failed to load the model, key {os.environ.get('LLAMA_API_KEY')}")
+        return 1
+    if "stubborn" in arguments:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "parent" in arguments:
+        grandchild = subprocess.Popen([sys.executable, "-I", __file__, "silent", "stubborn"])
+        say(f"grandchild {grandchild.pid}")
+    if "silent" in arguments:
+        say("silent")
+        signal.pause()
+    serve(listen(arguments), loading="loading" in arguments)
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def listen(arguments: list[str]) -> socket.socket:
+    host = arguments[arguments.index("--host") + 1]
+    if host.endswith(".sock"):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(host)
+    else:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(arguments[arguments.index("--port") + 1])))
+    listener.listen()
+    say("listening")
+    return listener
+
+
+def serve(listener: socket.socket, loading: bool) -> None:
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            request = connection.recv(65536)
+            status = "503 Loading" if loading else answer(request)
+            connection.sendall(
+                f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()
+            )
+
+
+def answer(request: bytes) -> str:
+    key = os.environ.get("LLAMA_API_KEY", "")
+    is_open = request.startswith(b"GET /health ")
+    return "200 OK" if is_open or f": Bearer {key}\r\n".encode() in request else "401 Unauthorized"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
