@@ -1,0 +1,65 @@
+"""What to run as a llama-server, and the arguments we add to it.
+
+Ours come last: llama-server lets the last of a repeated option win. `--host PATH.sock` in the command is
+respected (it listens on that Unix socket); any other `--host` or `--port` is overruled.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gateway.llama_address import Address, TcpAddress, UnixAddress
+
+_KEY_OPTIONS: Final = ("--api-key", "--api-key-file")
+_CACHE_OPTIONS: Final = ("--cache-ram", "-cram")
+
+CACHE_RAM: Final = "--cache-ram"
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCommand:
+    """One llama-server to run. `name` is the backend's name in logs and messages.
+
+    `shared` says that several tenants use it: then no conversation may be kept in the prompt cache in main
+    memory, from where it can come back in somebody else's context.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    alias: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 300.0
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError(f"{self.name}: the command is empty")
+        for option in _KEY_OPTIONS:
+            if self._has(option):
+                raise ValueError(f"{self.name}: {option} in the command: the gateway gives its child a key")
+
+    def address(self, pick_port: Callable[[], int]) -> Address:
+        """Where the next process is to listen."""
+        socket = self._socket()
+        return TcpAddress(pick_port()) if socket is None else UnixAddress(socket)
+
+    def arguments(self, address: Address, knows_cache_ram: bool) -> tuple[str, ...]:
+        """The whole command line."""
+        alias = () if self.alias is None else ("--alias", self.alias)
+        cache = (CACHE_RAM, "0") if knows_cache_ram and self.limits_cache else ()
+        return (*self.command, *address.arguments(), *alias, *cache)
+
+    @property
+    def limits_cache(self) -> bool:
+        """Whether the prompt cache is ours to switch off: a setting in the command is respected."""
+        return self.shared and not any(self._has(option) for option in _CACHE_OPTIONS)
+
+    def _has(self, option: str) -> bool:
+        return any(word == option or word.startswith(f"{option}=") for word in self.command)
+
+    def _socket(self) -> Path | None:
+        for option, value in zip(self.command, self.command[1:], strict=False):
+            if option == "--host" and value.endswith(".sock"):
+                return Path(value)
+        return None

@@ -1,0 +1,66 @@
+"""The command line and the environment of a llama-server of ours."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.child_environment import child_environment
+from gateway.llama_address import TcpAddress, UnixAddress
+from gateway.llama_command import LlamaCommand
+
+
+def arguments(*command: str, shared: bool = False, knows_cache_ram: bool = True) -> tuple[str, ...]:
+    llama = LlamaCommand("local", command, alias="tiny", shared=shared)
+    return llama.arguments(llama.address(lambda: 4711), knows_cache_ram)
+
+
+def test_address_and_alias_come_last_and_so_overrule() -> None:
+    expected = ("llama-server", "--port", "1", "--host", "127.0.0.1", "--port", "4711", "--alias", "tiny")
+
+    assert arguments("llama-server", "--port", "1") == expected
+
+
+def test_a_unix_socket_in_the_command_is_where_it_listens() -> None:
+    assert arguments("llama-server", "--host", "/run/x.sock")[-4:] == (
+        "--host",
+        "/run/x.sock",
+        "--alias",
+        "tiny",
+    )
+    assert UnixAddress(Path("/run/x.sock")).url == "unix:/run/x.sock"
+    assert TcpAddress(4711).url == "http://127.0.0.1:4711"
+
+
+def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> None:
+    assert arguments("llama-server", shared=True)[-2:] == ("--cache-ram", "0")
+    assert "--cache-ram" not in arguments("llama-server", shared=True, knows_cache_ram=False)
+    assert "--cache-ram" not in arguments("llama-server", shared=False)
+    assert arguments("llama-server", "-cram", "64", shared=True).count("--cache-ram") == 0
+
+
+@pytest.mark.parametrize("option", ["--api-key", "--api-key=x", "--api-key-file"])
+def test_a_key_in_the_command_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match="local: --api-key"):
+        LlamaCommand("local", ("llama-server", option, "x"))
+
+
+def test_an_empty_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="local: the command is empty"):
+        LlamaCommand("local", ())
+
+
+def test_scenario_125_what_would_contradict_the_command_or_leak_does_not_pass() -> None:
+    passes = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "GGML_VK_VISIBLE_DEVICES": "0", "LC_ALL": "C"}
+    stays = {
+        "LLAMA_API_KEY": "parent",
+        "LLAMA_ARG_PORT": "1",
+        "HF_TOKEN": "t",
+        "HUGGING_FACE_HUB_TOKEN": "t",
+        "SLOTGATE_TENANT__A__KEY": "k",
+        "HTTPS_PROXY": "http://user:password@proxy",
+        "LD_PRELOAD": "x.so",
+    }
+
+    environment = child_environment(passes | stays, {"LD_LIBRARY_PATH": "/wheel"}, "ours")
+
+    assert environment == passes | {"LD_LIBRARY_PATH": "/wheel", "LLAMA_API_KEY": "ours"}
