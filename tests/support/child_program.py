@@ -16,7 +16,6 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
-    say(f"arguments {' '.join(arguments)}")
     if "--help" in arguments:
         say("-cram, --cache-ram N   maximum cache size")
         return 0
