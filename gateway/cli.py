@@ -1,0 +1,128 @@
+"""The command line. Commands import what they need when they run, so that `--help` and `check` are quick.
+
+Exit codes: 0, 2 for what the user has to correct (every fault on its own line of stderr), and whatever
+a server returns.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+USAGE_ERROR = 2
+
+CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="SLOTGATE_CONFIG",
+    show_envvar=True,
+    metavar="FILE",
+    help="The configuration, a TOML file.",
+)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="slotgate", prog_name="slotgate")
+def main() -> None:
+    """A streaming gateway for llama-server."""
+
+
+@main.command()
+@CONFIG
+def serve(config: Path | None) -> None:
+    """Run the gateway."""
+    settings = _loaded(config)
+    from gateway.serve import serve as serve_forever
+
+    sys.exit(serve_forever(settings))
+
+
+@main.command()
+@CONFIG
+def check(config: Path | None) -> None:
+    """Validate a configuration and explain what it means."""
+    settings = _loaded(config)
+    from gateway.settings import explain
+
+    click.echo(explain(settings), nl=False)
+
+
+@main.command()
+@click.argument("model", type=EXISTING_FILE, required=False, metavar="[MODEL.gguf]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
+@click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Slots of llama-server.")
+@click.option("--ctx", type=click.IntRange(min=1), metavar="N", help="Context size in tokens.")
+@click.option("--llama-server", type=EXISTING_FILE, metavar="PATH", help="The program to start.")
+def run(
+    *,
+    model: Path | None,
+    host: str,
+    port: int,
+    parallel: int | None,
+    ctx: int | None,
+    llama_server: Path | None,
+) -> None:
+    """Start llama-server and a gateway in front of it, without a configuration."""
+    from gateway.run import run as run_both
+    from gateway.run_options import RunOptions
+
+    options = RunOptions(model, host, port, parallel, ctx, llama_server)
+    with _faults_reported():
+        sys.exit(run_both(options))
+
+
+@main.group()
+def keys() -> None:
+    """Make keys."""
+
+
+@keys.command()
+@click.option("--operator", is_flag=True, help="A key for /metrics and /admin.")
+def new(operator: bool) -> None:
+    """Print a new key, its hash, and what to write into the configuration."""
+    from gateway.keys import hash_key, new_key
+
+    key = new_key()
+    lines = OPERATOR_LINES if operator else TENANT_LINES
+    click.echo(f"key:  {key}\nhash: {hash_key(key)}\n\n# The key is kept nowhere. In the configuration:")
+    click.echo(lines.format(hash=hash_key(key)))
+
+
+OPERATOR_LINES = """\
+[server]
+operator_key_hashes = ["{hash}"]"""
+
+TENANT_LINES = """\
+[[tenant]]
+name = "team-a"
+key_hashes = ["{hash}"]"""
+
+
+def _loaded(config: Path | None) -> "Settings":
+    from gateway.settings import load
+
+    if config is None:
+        raise click.UsageError("No configuration: give --config FILE or set SLOTGATE_CONFIG.")
+    with _faults_reported():
+        return load(config, os.environ)
+
+
+@contextmanager
+def _faults_reported() -> Iterator[None]:
+    from gateway.keys import KeysError
+    from gateway.settings import SettingsError
+
+    try:
+        yield
+    except (SettingsError, KeysError) as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(USAGE_ERROR)

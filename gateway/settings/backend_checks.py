@@ -1,0 +1,87 @@
+"""Whether each backend can be reached or started, and is there only once."""
+
+from collections.abc import Iterator, Mapping
+
+from gateway.settings.document import Settings
+from gateway.settings.faults import Finding
+from gateway.settings.places import Loc
+from gateway.settings.tables import Backend
+
+# What only a process of our own has.
+OF_COMMANDS = ("load", "idle_unload_s", "group", "start_timeout_s")
+# Arguments that the gateway adds or passes on by environment: twice, they would disagree.
+OUR_ARGUMENTS = ("--host", "--port", "--api-key", "--api-key-file")
+
+
+def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """All that is wrong with the backends; their upstream keys are looked up in `environ`."""
+    if not settings.backends:
+        yield Finding(("backend",), "at least one [[backend]] is needed")
+    for index, backend in enumerate(settings.backends):
+        yield from _way_to_it(("backend", index), backend)
+        yield from _arguments(("backend", index, "command"), backend)
+        yield from _key(("backend", index, "api_key_env"), backend, environ)
+        yield from _group(("backend", index, "group"), backend, settings)
+        yield from _alias_for_name(index, backend, settings)
+    yield from _same_server(settings)
+
+
+def _way_to_it(loc: Loc, backend: Backend) -> Iterator[Finding]:
+    reads: tuple[Loc, ...] = ((*loc, "url"), (*loc, "command"))
+    if bool(backend.url) == bool(backend.command):
+        yield Finding(loc, "needs exactly one of url and command", reads)
+    elif backend.url:
+        for key in OF_COMMANDS:
+            if key in backend.model_fields_set:
+                yield Finding((*loc, key), "is for a backend with a command: this one has a url", reads)
+
+
+def _arguments(loc: Loc, backend: Backend) -> Iterator[Finding]:
+    for position, argument in enumerate(backend.command):
+        name = argument.partition("=")[0]
+        if name in OUR_ARGUMENTS:
+            reason = "keys belong in api_key_env" if "key" in name else "the gateway chooses it"
+            yield Finding((*loc, position), f"must not have {name}: {reason}")
+
+
+def _key(loc: Loc, backend: Backend, environ: Mapping[str, str]) -> Iterator[Finding]:
+    if not backend.api_key_env:
+        return
+    key = environ.get(backend.api_key_env, "")
+    if not key:
+        yield Finding(loc, f"the environment variable {backend.api_key_env} is not set")
+    elif not (key.isascii() and key.isprintable()) or key != key.strip():
+        yield Finding(
+            loc, f"the environment variable {backend.api_key_env} has a value that no HTTP header can carry"
+        )
+
+
+def _group(loc: Loc, backend: Backend, settings: Settings) -> Iterator[Finding]:
+    if backend.group and backend.group not in {group.name for group in settings.groups}:
+        yield Finding(loc, "is not the name of a [[group]]", reads=(("group",),))
+
+
+def _alias_for_name(index: int, backend: Backend, settings: Settings) -> Iterator[Finding]:
+    aliases = {alias: model.name for model in settings.models for alias in model.aliases}
+    for position, name in enumerate(backend.models):
+        if name in aliases:
+            yield Finding(
+                ("backend", index, "models", position),
+                f'is an alias: write the name of the model, "{aliases[name]}"',
+                reads=(("model",),),
+            )
+
+
+def _same_server(settings: Settings) -> Iterator[Finding]:
+    """Two backends on one llama-server would each hand out all its slots."""
+    first: dict[str, int] = {}
+    for index, backend in enumerate(settings.backends):
+        if not backend.url:
+            continue
+        before = first.setdefault(backend.url.rstrip("/").lower(), index)
+        if before != index:
+            yield Finding(
+                ("backend", index, "url"),
+                f"is already the url of backend[{before}]",
+                reads=(("backend", before, "url"),),
+            )

@@ -1,0 +1,108 @@
+"""From a file and the environment to `Settings`, or to all that is wrong with them at once.
+
+Types and limits are pydantic's work; what several values have to say to each other is checked after
+it, on the settings with every faulty value left out, so that one typing error does not hide the rest.
+A check whose values are themselves at fault keeps quiet.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.settings.crosschecks import findings
+from gateway.settings.document import Settings
+from gateway.settings.environment import overlay
+from gateway.settings.faults import Fault, SettingsError
+from gateway.settings.places import Document, Loc, copied, overlap
+from gateway.settings.wording import worded
+
+POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Read `path` (none: defaults only) and `environ`. Raises `SettingsError` with all faults."""
+    return parse(_read(path) if path else {}, environ)
+
+
+def parse(data: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """The settings in `data`, a TOML document, under `environ`. Raises `SettingsError` with all faults."""
+    document, faults = overlay(data, environ)
+    settings, errors = _validated(document.data)
+    faults += [Fault(document.place(tuple(error["loc"])), worded(error)) for error in errors]
+    if settings:
+        faults += _across(settings, environ, document, [tuple(error["loc"]) for error in errors])
+    if faults or settings is None:
+        raise SettingsError(tuple(faults))
+    return settings
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as unreadable:
+        raise SettingsError((Fault(f"{path}", f"cannot be read: {unreadable.strerror}"),)) from unreadable
+    except UnicodeDecodeError as binary:
+        raise SettingsError((Fault(f"{path}", f"is not UTF-8 text at byte {binary.start}"),)) from binary
+    except ValueError as malformed:
+        raise SettingsError((_syntax(path, malformed),)) from malformed
+    except RecursionError as deep:
+        raise SettingsError((Fault(f"{path}", "is nested too deeply"),)) from deep
+
+
+def _syntax(path: Path, malformed: ValueError) -> Fault:
+    text = str(malformed)
+    position = POSITION.search(text)
+    if position is None:  # not the parser's own: a number of thousands of digits
+        return Fault(f"{path}", "has a number that is too long")
+    where = f"line {position[1]}, column {position[2]}" if position[1] else "end of the file"
+    return Fault(f"{path}, {where}", f"is not TOML: {text[: position.start()]}")
+
+
+def _validated(data: dict[str, object]) -> tuple[Settings | None, list[ErrorDetails]]:
+    """The settings, with defaults where `data` is at fault, and its faults."""
+    try:
+        return Settings.model_validate(data), []
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+    try:
+        return Settings.model_validate(_mended(data, [tuple(error["loc"]) for error in errors])), errors
+    except ValidationError:
+        return None, errors
+
+
+def _mended(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
+    """`data` without its faulty values; a table of a list stays in its position and has a name."""
+    mended = copied(data)
+    for loc in spoiled:
+        _leave_out(mended, loc)
+    for tables in mended.values():
+        for index, table in enumerate(tables) if isinstance(tables, list) else ():
+            table.setdefault("name", f"nameless-{index}")
+    return mended
+
+
+def _leave_out(data: dict[str, object], loc: Loc) -> None:
+    node = data.get(str(loc[0]))
+    match loc[1:]:
+        case (int() as index,) if isinstance(node, list):
+            node[index] = {}
+        case (int() as index, key, *_) if isinstance(node, list):
+            node[index].pop(key, None)
+        case (key, *_) if isinstance(node, dict):
+            node.pop(key, None)
+        case _:
+            data.pop(str(loc[0]), None)
+
+
+def _across(
+    settings: Settings, environ: Mapping[str, str], document: Document, spoiled: list[Loc]
+) -> list[Fault]:
+    return [
+        Fault(document.place(finding.loc), finding.message)
+        for finding in findings(settings, environ)
+        if not any(overlap(bad, read) for bad in spoiled for read in (finding.loc, *finding.reads))
+    ]

@@ -1,0 +1,59 @@
+"""What is agreed and not built: such a setting is refused, as long as it asks for more than its default.
+
+The one place to change when a part is built is the table: delete its row.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from gateway.settings.document import Settings
+from gateway.settings.faults import Finding
+from gateway.settings.places import Loc
+from gateway.settings.schema import keys
+from gateway.settings.values import Table
+
+NOT_YET: Mapping[str, str] = MappingProxyType(
+    {
+        "server.drain_delay_s": "the listener closes as soon as draining starts",
+        "admission.store": 'slots are counted in one process, so the only store is "memory"',
+        "usage.store": 'usage is not recorded, so the only store is "none"',
+        "tenant.key": "keys have no name and no end; list their hashes in key_hashes",
+        "tenant.requests_per_minute": "a tenant is limited by max_concurrent only",
+        "tenant.tokens_per_minute": "a tenant is limited by max_concurrent only",
+        "tenant.tokens_per_day": "a tenant is limited by max_concurrent only",
+        "tenant.isolate_cache": "tenants of one backend share its prompt cache",
+        "backend.shared": "a backend's slots are taken to be ours alone",
+        "backend.load": 'processes start with the gateway: "start"',
+        "backend.idle_unload_s": "processes run as long as the gateway",
+        "backend.group": "all backends are loaded at the same time",
+        "group": "all backends are loaded at the same time",
+    }
+)
+
+
+def not_yet_findings(settings: Settings, refused: Mapping[str, str] = NOT_YET) -> Iterator[Finding]:
+    """A finding for every value that asks for something in `refused`."""
+    for place, reason in refused.items():
+        top, _, key = place.partition(".")
+        for loc, table in _tables(settings, top) if key else [((), settings)]:
+            if _differs(table, key or top):
+                yield Finding((*loc, key or top), f"is not supported yet: {reason}")
+
+
+def _tables(settings: Settings, top: str) -> Iterator[tuple[Loc, Table]]:
+    value = _value(settings, top)
+    if isinstance(value, Table):
+        yield (top,), value
+        return
+    for index, table in enumerate(value if isinstance(value, tuple) else ()):
+        yield (top, index), table
+
+
+def _differs(table: Table, key: str) -> bool:
+    default: object = keys(type(table))[key].default
+    return bool(_value(table, key) != default)
+
+
+def _value(table: Table, key: str) -> object:
+    names = {field.alias or name: name for name, field in type(table).model_fields.items()}
+    return getattr(table, names[key])

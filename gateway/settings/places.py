@@ -1,0 +1,76 @@
+"""Where in the configuration something is: as a path for the program, in words for its operator."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.settings.values import MODEL_NAME
+
+Loc = tuple[str | int, ...]
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The configuration as it was written: nested tables, and which values the environment put there."""
+
+    data: dict[str, object]
+    origins: Mapping[Loc, str]
+
+    def place(self, loc: Loc) -> str:
+        """The words for `loc`: by the environment variable that set it, by name, or by position."""
+        for length in range(len(loc), 0, -1):
+            variable = self.origins.get(loc[:length])
+            if variable is not None:
+                return variable + "".join(_step(step) for step in loc[length:])
+        return self._written(loc) or "the configuration"
+
+    def _written(self, loc: Loc) -> str:
+        words = ""
+        node: object = self.data
+        for step in loc:
+            words += _named(node, step) if isinstance(step, int) else _step(step)
+            node = _inside(node, step)
+        return words.removeprefix(".")
+
+
+def overlap(one: Loc, other: Loc) -> bool:
+    """Whether one of the two places lies inside the other."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def copied(data: Mapping[str, object]) -> dict[str, object]:
+    """A copy as deep as tables and lists of tables go: to write settings into, or to leave some out."""
+    return {key: _copied(value) for key, value in data.items()}
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, list):
+        return [dict(each) if isinstance(each, dict) else each for each in value]
+    return dict(value) if isinstance(value, dict) else value
+
+
+def quoted(key: str) -> str:
+    """A key as it is if it is plain, else in quotes, on one line and not too long."""
+    return key if BARE_KEY.fullmatch(key) else ascii(key[:60])
+
+
+def _step(step: str | int) -> str:
+    return f"[{step}]" if isinstance(step, int) else f".{quoted(step)}"
+
+
+def _inside(node: object, step: str | int) -> object:
+    if isinstance(node, list) and isinstance(step, int):
+        return node[step] if step < len(node) else None
+    return node.get(step) if isinstance(node, dict) else None
+
+
+def _named(tables: object, index: int) -> str:
+    """A table of a list by its name, as long as that says which one."""
+    names = [_inside(table, "name") for table in tables] if isinstance(tables, list) else []
+    name = names[index] if index < len(names) else None
+    if isinstance(name, str) and MODEL_NAME.fullmatch(name) and names.count(name) == 1:
+        return f' "{name}"'
+    return f"[{index}]"

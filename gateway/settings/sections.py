@@ -1,0 +1,96 @@
+"""The single tables of the configuration: one class each, explained in docs/configuration.md."""
+
+import ipaddress
+from typing import Annotated, Literal
+
+from gateway.settings.values import (
+    Bytes,
+    Count,
+    Hidden,
+    Host,
+    KeyHash,
+    Many,
+    MillisecondsOrZero,
+    Origin,
+    Port,
+    Seconds,
+    SecondsOrZero,
+    StreamBytes,
+    Table,
+    Text,
+)
+
+LOOPBACK_V4 = ipaddress.ip_network("127.0.0.0/8")
+LOOPBACK_V6 = ipaddress.ip_address("::1")
+
+
+class Server(Table):
+    """`[server]`: where the gateway listens, and what one connection may cost it."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8080
+    allow_anonymous: bool = False
+    allowed_hosts: Many[Host] = ()
+    keep_alive_s: Seconds = 75
+    header_timeout_s: Seconds = 10
+    body_timeout_s: Seconds = 60
+    max_header_bytes: Bytes = 65536
+    max_connections: Count = 4096
+    drain_delay_s: SecondsOrZero = 0
+    tls_cert: Text = ""
+    tls_key: Text = ""
+    operator_key_hashes: Annotated[Many[KeyHash], Hidden()] = ()
+    max_body_bytes: Bytes = 33554432
+    shutdown_grace_s: Seconds = 30
+    cors_origins: Many[Origin] = ()
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the listener."""
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return self.host.lower() == "localhost"
+        return address in LOOPBACK_V4 if address.version == 4 else address == LOOPBACK_V6
+
+
+class Admission(Table):
+    """`[admission]`: the queue in front of the slots, and what becomes of slots in doubt."""
+
+    max_queue: Count = 256
+    max_queue_per_tenant: Count = 64
+    max_queue_bytes: Bytes = 268435456
+    queue_timeout_s: Seconds = 60
+    affinity_max_wait_ms: MillisecondsOrZero = 50
+    quarantine_max_s: Seconds = 120
+    store: Annotated[Text, Hidden()] = "memory"  # a store's URL can carry a password
+    on_store_loss: Literal["local-share", "refuse"] = "local-share"
+    lease_ttl_s: Seconds = 10
+
+
+class Streaming(Table):
+    """`[streaming]`: what a stream's client hears, and how much of it waits in memory."""
+
+    keepalive: Literal["comment", "chunk", "off"] = "comment"
+    keepalive_interval_s: Seconds = 15
+    terminal_grace_s: Seconds = 0.25
+    stream_buffer_bytes: StreamBytes = 4194304
+    stream_buffers_total_bytes: StreamBytes = 536870912
+    client_stall_timeout_s: Seconds = 60
+    merge: Literal["backlog", "never"] = "backlog"
+
+
+class Timeouts(Table):
+    """`[timeouts]`: how long a backend may take over each step."""
+
+    connect_s: Seconds = 5
+    first_byte_s: Seconds = 600
+    idle_s: Seconds = 120
+    total_s: Seconds = 3600
+
+
+class Usage(Table):
+    """`[usage]`: where the record of used tokens is kept."""
+
+    # "none" while no store is built: a default that starts refusing its own value would help nobody.
+    store: Annotated[Text, Hidden()] = "none"

@@ -1,0 +1,178 @@
+"""The kinds of value a setting can have, and the frozen table they stand in.
+
+A kind is an annotated type: its limits are read twice, by pydantic to check a value and by
+`wording` to say in a sentence what would have been right. Validators here raise `ValueError` with a
+sentence that begins with "must be"; the value found is added by `wording`, unless it is secret.
+
+Nothing is "for ever": a time has a largest value too, far below what event loops can count.
+Empty text means "not set" wherever a key may be left out.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+
+SHORTEST_S = 0.001
+LONGEST_S = 7 * 24 * 3600
+
+Item = TypeVar("Item")
+
+HASH = re.compile(r"[0-9a-f]{64}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]{0,255}")
+HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+class Hidden:
+    """Marks a field whose value never appears in a repr, an explanation or a fault."""
+
+
+class Table(BaseModel):
+    """A frozen table of settings: unknown keys are faults, types are not guessed, secrets do not print."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            hidden = any(isinstance(mark, Hidden) for mark in field.metadata)
+            yield name, Masked(value) if hidden and value else value
+
+
+class Masked:
+    """What a repr shows in the place of a secret: that it is there, and how many."""
+
+    def __init__(self, value: object) -> None:
+        self._text = f"<{len(value)} hidden>" if isinstance(value, tuple) else "<hidden>"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _plain(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be text without line breaks and control characters")
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("must be text that is not empty")
+    return text
+
+
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise ValueError("must be 1 to 64 letters, digits and . _ : @ + - with a letter or digit first")
+    return text
+
+
+def _model_name(text: str) -> str:
+    if not MODEL_NAME.fullmatch(text):
+        raise ValueError("must be 1 to 256 letters, digits and . _ : @ + / - with a letter or digit first")
+    return text
+
+
+def _model_choice(text: str) -> str:
+    if text != "*" and not MODEL_NAME.fullmatch(text):
+        raise ValueError('must be the name of a model, or "*" for all')
+    return text
+
+
+def _key_hash(text: str) -> str:
+    if not HASH.fullmatch(text):
+        raise ValueError(
+            "must be a key's sha256 in 64 lower-case hex digits, as `slotgate keys new` prints it"
+        )
+    return text
+
+
+def _host(text: str) -> str:
+    if not _is_address(text) and not HOST_NAME.fullmatch(text):
+        raise ValueError("must be an IP address or a host name, without scheme, port or brackets")
+    return text
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _origin(text: str) -> str:
+    match = ORIGIN.fullmatch(text.lower())
+    if text != "*" and not match:
+        raise ValueError('must be "*" or scheme://host[:port], without a path')
+    if match and match[3] and (int(match[3]) > 65535 or match[3] == DEFAULT_PORTS.get(match[1])):
+        raise ValueError("must be an origin as browsers send it: they leave out the scheme's own port")
+    return text.lower()
+
+
+def _backend_url(text: str) -> str:
+    if not text:
+        return text
+    if text.startswith("unix:"):
+        if not text.startswith("unix:/") or not text.isprintable():
+            raise ValueError("must be unix: and the absolute path of a socket")
+        return text
+    return _http_url(text)
+
+
+def _http_url(text: str) -> str:
+    wanted = "must be http://host:port, https://host:port or unix:/path"
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(wanted)
+    try:
+        url = urlsplit(text)
+        url.port  # noqa: B018  reading it is what checks it
+    except ValueError as wrong:
+        raise ValueError(wanted) from wrong
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError(wanted)
+    if url.username is not None or url.password is not None:
+        raise ValueError("must be a URL without a user or password: the backend's key comes from api_key_env")
+    if url.query or url.fragment:
+        raise ValueError("must be a URL without ? and #")
+    if url.path.rstrip("/").endswith("/v1"):
+        raise ValueError("must be the URL of the server itself: leave out /v1")
+    return text
+
+
+def _variable(text: str) -> str:
+    if text and not VARIABLE.fullmatch(text):
+        raise ValueError("must be the name of an environment variable")
+    return text
+
+
+Many = Annotated[tuple[Item, ...], Strict(False)]  # TOML has lists; what we keep cannot be changed
+
+Text = Annotated[str, AfterValidator(_plain)]
+Argument = Annotated[str, AfterValidator(_filled)]
+Name = Annotated[str, AfterValidator(_name)]
+ModelName = Annotated[str, AfterValidator(_model_name)]
+ModelChoice = Annotated[str, AfterValidator(_model_choice)]
+KeyHash = Annotated[str, AfterValidator(_key_hash)]
+Host = Annotated[str, AfterValidator(_host)]
+Origin = Annotated[str, AfterValidator(_origin)]
+BackendUrl = Annotated[str, AfterValidator(_backend_url)]
+Variable = Annotated[str, AfterValidator(_variable)]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
+TokenBudget = Annotated[int, Field(ge=1, le=10**15)]
+Bytes = Annotated[int, Field(ge=1, le=2**40)]
+StreamBytes = Annotated[int, Field(ge=65536, le=2**40)]  # every stream is sure of 64 KiB
+Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)]
+MillisecondsOrZero = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
