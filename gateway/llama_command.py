@@ -1,15 +1,14 @@
 """What to run as a llama-server, and the arguments we add to it.
 
-Ours come last: llama-server lets the last of a repeated option win. `--host PATH.sock` in the command is
-respected (it listens on that Unix socket); any other `--host` or `--port` is overruled.
+Ours come last: llama-server lets the last of a repeated option win.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from gateway.llama_address import Address, TcpAddress, UnixAddress
+from gateway.ports import LOOPBACK
 
 _KEY_OPTIONS: Final = ("--api-key", "--api-key-file")
 _CACHE_OPTIONS: Final = ("--cache-ram", "-cram")
@@ -28,7 +27,7 @@ class LlamaCommand:
     name: str
     command: tuple[str, ...]
     alias: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     start_timeout_s: float = 300.0
     shared: bool = False
 
@@ -39,16 +38,11 @@ class LlamaCommand:
             if self._has(option):
                 raise ValueError(f"{self.name}: {option} in the command: the gateway gives its child a key")
 
-    def address(self, pick_port: Callable[[], int]) -> Address:
-        """Where the next process is to listen."""
-        socket = self._socket()
-        return TcpAddress(pick_port()) if socket is None else UnixAddress(socket)
-
-    def arguments(self, address: Address, knows_cache_ram: bool) -> tuple[str, ...]:
-        """The whole command line."""
+    def arguments(self, port: int, knows_cache_ram: bool) -> tuple[str, ...]:
+        """The whole command line of a process that is to listen on `port`."""
         alias = () if self.alias is None else ("--alias", self.alias)
         cache = (CACHE_RAM, "0") if knows_cache_ram and self.limits_cache else ()
-        return (*self.command, *address.arguments(), *alias, *cache)
+        return (*self.command, "--host", LOOPBACK, "--port", str(port), *alias, *cache)
 
     @property
     def limits_cache(self) -> bool:
@@ -57,9 +51,3 @@ class LlamaCommand:
 
     def _has(self, option: str) -> bool:
         return any(word == option or word.startswith(f"{option}=") for word in self.command)
-
-    def _socket(self) -> Path | None:
-        for option, value in zip(self.command, self.command[1:], strict=False):
-            if option == "--host" and value.endswith(".sock"):
-                return Path(value)
-        return None

@@ -1,6 +1,7 @@
-"""One llama-server process: launched on an address of its own, waited for, ended.
+"""One llama-server process: launched on a port, waited for, ended.
 
-A `Launcher` makes one `Launched` after another, all with the same key, which travels by environment only.
+A `Launcher` makes one `Launched` after another, all with the same key, which travels by environment only, and
+on the same port as long as that can be had: then whoever talks to the server finds the next one there.
 """
 
 import secrets
@@ -11,31 +12,31 @@ from typing import Final
 from gateway.child_environment import child_environment
 from gateway.child_output import ChildOutput
 from gateway.child_process import Child
-from gateway.llama_address import Address, free_port
 from gateway.llama_command import CACHE_RAM, LlamaCommand
 from gateway.llama_flags import knows_option
 from gateway.llama_probe import Answer, Probe
+from gateway.ports import LOOPBACK, cannot_listen, free_port
 
 _PROBE_INTERVAL_S: Final = 0.1
 
 
 class Launched:
-    """A process that runs, or ran. Whoever has one calls `end()`."""
+    """A process that runs, or ran. Whoever has one ends its `child`."""
 
-    def __init__(self, child: Child, address: Address, api_key: str, output: ChildOutput) -> None:
+    def __init__(self, child: Child, port: int, api_key: str, output: ChildOutput) -> None:
         self.child = child
-        self.address = address
+        self.url = f"http://{LOOPBACK}:{port}"
         self.output = output
         self._api_key = api_key
 
     def __repr__(self) -> str:
-        return f"<Launched {self.address.url} {self.child!r}>"
+        return f"<Launched {self.url} {self.child!r}>"
 
     async def until_ready(self, timeout_s: float) -> str | None:
         """None once it is ready and known to be ours; else why it will not be."""
         answer = Answer.SILENT
         deadline = time.monotonic() + timeout_s
-        async with Probe(self.address, self._api_key) as probe:
+        async with Probe(self.url, self._api_key) as probe:
             while time.monotonic() < deadline:
                 if await self.child.is_over_within(_PROBE_INTERVAL_S):
                     return str(self.child.exit)
@@ -43,15 +44,8 @@ class Launched:
                 if answer is Answer.READY:
                     return None
                 if answer.is_a_stranger:
-                    return f"{self.address.url} {answer.value}"
-        return f"not ready after {timeout_s:g} s: {self.address.url} {answer.value}"
-
-    async def end(self, grace_s: float) -> None:
-        """Ends it if it runs, and clears its address."""
-        try:
-            await self.child.end(grace_s)
-        finally:
-            self.address.clear()
+                    return f"{self.url} {answer.value}"
+        return f"not ready after {timeout_s:g} s: {self.url} {answer.value}"
 
 
 class Launcher:
@@ -64,6 +58,7 @@ class Launcher:
         self.api_key = secrets.token_urlsafe(32)
         self._environment = child_environment(environ, command.environment, self.api_key)
         self._pick_port = pick_port
+        self._port: int | None = None
         self._knows_cache_ram: bool | None = None
 
     def __repr__(self) -> str:
@@ -72,12 +67,16 @@ class Launcher:
     async def launch(self, on_line: Callable[[str], None]) -> Launched:
         """Starts a process; each line it writes goes to `on_line`. Raises as `Child.start`."""
         cache = await self._may_limit_cache()
-        address = self.command.address(self._pick_port)
-        address.clear()
+        port = self._next_port()
         output = ChildOutput(on_line, (self.api_key,))
-        arguments = self.command.arguments(address, cache)
-        child = await Child.start(arguments, self._environment, output)
-        return Launched(child, address, self.api_key, output)
+        child = await Child.start(self.command.arguments(port, cache), self._environment, output)
+        return Launched(child, port, self.api_key, output)
+
+    def _next_port(self) -> int:
+        """The last one, unless somebody has it now: a stranger, or whoever made our process fail to bind."""
+        if self._port is None or cannot_listen(LOOPBACK, self._port) is not None:
+            self._port = self._pick_port()
+        return self._port
 
     async def _may_limit_cache(self) -> bool:
         """Asked of the program once."""

@@ -14,8 +14,6 @@ from typing import Final, Self
 
 import httpx
 
-from gateway.llama_address import Address, UnixAddress
-
 _ANSWER_TIMEOUT_S: Final = 2.0
 
 
@@ -35,14 +33,12 @@ class Answer(Enum):
 
 
 class Probe:
-    """Asks one address, on a client of its own: `async with Probe(address, key) as probe`."""
+    """Asks one server, on a client of its own: `async with Probe(url, key) as probe`."""
 
-    def __init__(self, address: Address, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str) -> None:
         self._key = {"authorization": f"Bearer {api_key}"}
-        unix = address.path if isinstance(address, UnixAddress) else None
         self._client = httpx.AsyncClient(
-            base_url="http://localhost" if unix else address.url,
-            transport=httpx.AsyncHTTPTransport(uds=str(unix), verify=False) if unix else None,
+            base_url=url,
             trust_env=False,  # a proxy from the environment would be asked for loopback addresses, too
             verify=False,  # plain http; it saves loading the certificates of the whole world
             timeout=_ANSWER_TIMEOUT_S,

@@ -4,7 +4,7 @@ One task walks through `llama_state.TRANSITIONS`. A round of its loop is one pro
 has been reaped, so the next one finds the memory of the last one free. `restart_policy` says when it may
 start again, `llama_launch` how, and `llama_probe` whether it is ready and whether it is ours.
 
-Every start picks a fresh port: read `url` when the state becomes READY, not before.
+A start takes the port of the last one where it can, so `url` mostly stays; it is certain when READY.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Final, Self
 
 import structlog
 
-from gateway.llama_address import free_port
 from gateway.llama_command import LlamaCommand
 from gateway.llama_failure import Failure, LlamaStartError
 from gateway.llama_launch import Launched, Launcher
 from gateway.llama_state import Event, State, next_state
+from gateway.ports import free_port
 from gateway.restart_policy import RestartLimits, RestartPolicy
 
 STOP_GRACE_S: Final = 5.0
@@ -78,8 +78,8 @@ class LlamaProcess:
 
     @property
     def url(self) -> str | None:
-        """`http://127.0.0.1:PORT` or `unix:PATH` of the process that runs; None without one."""
-        return None if self._launched is None else self._launched.address.url
+        """`http://127.0.0.1:PORT` of the process that runs; None without one."""
+        return None if self._launched is None else self._launched.url
 
     @property
     def api_key(self) -> str:
@@ -172,7 +172,7 @@ class LlamaProcess:
                 self._became_ready()
                 reason = str(await launched.child.wait())
         finally:
-            await launched.end(self._grace_s)
+            await launched.child.end(self._grace_s)
             if launched.child.exit is None:
                 self._log.error("llama_unkillable", pid=launched.child.pid)
             self._launched = None

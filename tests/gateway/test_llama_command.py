@@ -1,34 +1,20 @@
 """The command line and the environment of a llama-server of ours."""
 
-from pathlib import Path
-
 import pytest
 
 from gateway.child_environment import child_environment
-from gateway.llama_address import TcpAddress, UnixAddress
 from gateway.llama_command import LlamaCommand
 
 
 def arguments(*command: str, shared: bool = False, knows_cache_ram: bool = True) -> tuple[str, ...]:
     llama = LlamaCommand("local", command, alias="tiny", shared=shared)
-    return llama.arguments(llama.address(lambda: 4711), knows_cache_ram)
+    return llama.arguments(4711, knows_cache_ram)
 
 
-def test_address_and_alias_come_last_and_so_overrule() -> None:
+def test_port_and_alias_come_last_and_so_overrule() -> None:
     expected = ("llama-server", "--port", "1", "--host", "127.0.0.1", "--port", "4711", "--alias", "tiny")
 
     assert arguments("llama-server", "--port", "1") == expected
-
-
-def test_a_unix_socket_in_the_command_is_where_it_listens() -> None:
-    assert arguments("llama-server", "--host", "/run/x.sock")[-4:] == (
-        "--host",
-        "/run/x.sock",
-        "--alias",
-        "tiny",
-    )
-    assert UnixAddress(Path("/run/x.sock")).url == "unix:/run/x.sock"
-    assert TcpAddress(4711).url == "http://127.0.0.1:4711"
 
 
 def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> None:

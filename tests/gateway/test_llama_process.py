@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.llama_address import free_port
 from gateway.llama_command import LlamaCommand
 from gateway.llama_failure import LlamaStartError
 from gateway.llama_process import LlamaProcess
 from gateway.llama_state import IllegalTransitionError, State
+from gateway.ports import free_port
 from gateway.restart_policy import RestartLimits
 from tests.support.processes import child_program, children, vanishes
 
@@ -307,18 +306,14 @@ async def test_scenario_120_a_port_that_is_taken_costs_one_start() -> None:
             assert status(process, "/props", process.api_key) == 200
 
 
-async def test_a_unix_socket_left_behind_does_not_block_the_next_start(tmp_path: Path) -> None:
-    path = tmp_path / "llama.sock"
-    with socket.socket(socket.AF_UNIX) as left_behind:
-        left_behind.bind(str(path))
-
-    async with running(llama("--host", str(path))) as (process, history):
+async def test_the_next_process_is_found_where_the_last_one_was() -> None:
+    async with running(llama()) as (process, history):
         await process.wait_ready(PATIENCE_S)
-        assert process.url == f"unix:{path}"
+        before = process.url
         process.restart("again")
         await history.until(State.READY, times=2)
 
-    assert not path.exists()
+        assert process.url == before
 
 
 async def test_the_cache_option_is_asked_of_the_program_itself() -> None:

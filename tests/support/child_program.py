@@ -39,14 +39,10 @@ def say(line: str) -> None:
 
 
 def listen(arguments: list[str]) -> socket.socket:
-    host = arguments[arguments.index("--host") + 1]
-    if host.endswith(".sock"):
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(host)
-    else:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(arguments[arguments.index("--port") + 1])))
+    host, port = (arguments[arguments.index(option) + 1] for option in ("--host", "--port"))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, int(port)))
     listener.listen()
     say("listening")
     return listener

@@ -1,0 +1,48 @@
+"""Ports: one for a child of ours, and whether ours to listen on can be had.
+
+Nothing keeps a port free that was free a moment ago. Whoever uses one of these checks what came of it.
+"""
+
+import socket
+from contextlib import suppress
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def cannot_listen(host: str, port: int) -> OSError | None:
+    """What stands in the way of listening on `host` and `port`; None if nothing does.
+
+    Tried on every address of the name, as a server that listens on a name does.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in addresses:
+            _listen(socket.socket(family, kind, protocol), address)
+    except OSError as error:
+        return error
+    return None
+
+
+def next_free_port(host: str, port: int) -> int | None:
+    """The first port above `port`, of the next hundred, that can be listened on."""
+    candidates = range(port + 1, min(port + 101, 65536))
+    return next((candidate for candidate in candidates if cannot_listen(host, candidate) is None), None)
+
+
+def _listen(listener: socket.socket, address: tuple[object, ...]) -> None:
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        if listener.family == socket.AF_INET6:
+            with suppress(OSError):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen()  # only this fails where another socket has the port without listening yet
