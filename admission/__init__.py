@@ -1,0 +1,34 @@
+"""Admission: slots, leases and the fair queue. Decisions over plain data; standard library only, no HTTP.
+
+A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. Start reading in
+`scheduler.py`; `quarantine.py` holds the rule for slots whose work was abandoned.
+"""
+
+from admission.errors import Refusal, Refused
+from admission.lease import Lease, LeaseState, Outcome
+from admission.pool import PoolStatus, SlotPool
+from admission.quarantine import Probe, Quarantine, Reading
+from admission.queue import AdmissionQueue
+from admission.scheduler import QueueLimits, QueueStatus, Scheduler
+from admission.ticket import Demand, Priority, Ticket, TicketState
+
+__all__ = [
+    "AdmissionQueue",
+    "Demand",
+    "Lease",
+    "LeaseState",
+    "Outcome",
+    "PoolStatus",
+    "Priority",
+    "Probe",
+    "Quarantine",
+    "QueueLimits",
+    "QueueStatus",
+    "Reading",
+    "Refusal",
+    "Refused",
+    "Scheduler",
+    "SlotPool",
+    "Ticket",
+    "TicketState",
+]

@@ -8,6 +8,8 @@ from gateway.settings.document import Settings
 from gateway.settings.faults import Finding
 from gateway.settings.naming import naming_findings
 from gateway.settings.not_yet import not_yet_findings
+from gateway.settings.places import Loc
+from gateway.settings.wording import shown
 
 
 def findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -31,23 +33,35 @@ def _entrance(settings: Settings) -> Iterator[Finding]:
 
 def _tls(settings: Settings) -> Iterator[Finding]:
     cert, key = settings.server.tls_cert, settings.server.tls_key
-    places = (("server", "tls_cert"), ("server", "tls_key"))
-    if cert and key:
-        problem = _certificate_problem(cert, key)
-        if problem:
-            yield Finding(places[0], problem, reads=places)
-    elif cert or key:
-        yield Finding(places[1 if cert else 0], "is needed: tls_cert and tls_key go together", reads=places)
+    at_cert, at_key = ("server", "tls_cert"), ("server", "tls_key")
+    if not cert and not key:
+        return
+    if not cert or not key:
+        yield Finding(
+            at_key if cert else at_cert, "is needed: tls_cert and tls_key go together", (at_cert, at_key)
+        )
+        return
+    unreadable = [*_unreadable(at_cert, cert), *_unreadable(at_key, key)]
+    yield from unreadable
+    if not unreadable and not _is_pair(cert, key):
+        yield Finding(at_cert, "and tls_key must be a PEM certificate and its own key, without a password")
 
 
-def _certificate_problem(cert: str, key: str) -> str | None:
+def _unreadable(loc: Loc, path: str) -> Iterator[Finding]:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: b"")
-    except ssl.SSLError:
-        return "and tls_key are not a PEM certificate and its own key, without a password"
-    except OSError as unreadable:
-        return f"or tls_key cannot be read: {unreadable.strerror}"
-    return None
+        with open(path, "rb"):
+            pass
+    except OSError as refused:
+        yield Finding(loc, f"cannot be read: {refused.strerror}: {shown(path)}")
+
+
+def _is_pair(cert: str, key: str) -> bool:
+    try:
+        # The password is for files that need one, which would ask the terminal for it.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _buffers(settings: Settings) -> Iterator[Finding]:

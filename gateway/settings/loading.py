@@ -33,9 +33,8 @@ def parse(data: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
     document, faults = overlay(data, environ)
     settings, errors = _validated(document.data)
     faults += [Fault(document.place(tuple(error["loc"])), worded(error)) for error in errors]
-    if settings:
-        faults += _across(settings, environ, document, [tuple(error["loc"]) for error in errors])
-    if faults or settings is None:
+    faults += _across(settings, environ, document, [tuple(error["loc"]) for error in errors])
+    if faults:
         raise SettingsError(tuple(faults))
     return settings
 
@@ -62,16 +61,13 @@ def _syntax(path: Path, malformed: ValueError) -> Fault:
     return Fault(f"{path}, {where}", f"is not TOML: {text[: position.start()]}")
 
 
-def _validated(data: dict[str, object]) -> tuple[Settings | None, list[ErrorDetails]]:
+def _validated(data: dict[str, object]) -> tuple[Settings, list[ErrorDetails]]:
     """The settings, with defaults where `data` is at fault, and its faults."""
     try:
         return Settings.model_validate(data), []
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-    try:
-        return Settings.model_validate(_mended(data, [tuple(error["loc"]) for error in errors])), errors
-    except ValidationError:
-        return None, errors
+    return Settings.model_validate(_mended(data, [tuple(error["loc"]) for error in errors])), errors
 
 
 def _mended(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:

@@ -166,7 +166,7 @@ Origin = Annotated[str, AfterValidator(_origin)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 Variable = Annotated[str, AfterValidator(_variable)]
 
-Port = Annotated[int, Field(ge=1, le=65535)]
+Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free port
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenBudget = Annotated[int, Field(ge=1, le=10**15)]

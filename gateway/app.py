@@ -1,0 +1,99 @@
+"""The application: the one place that knows everybody.
+
+    stack (outermost first) -> router -> endpoint
+
+A request is handled by the raw ASGI callables below and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.context import TenantIdentity
+from gateway.endpoints.admin import OperatorOnly, Status
+from gateway.endpoints.by_method import ByMethod, unknown_path
+from gateway.endpoints.chat import ChatCompletions
+from gateway.endpoints.health import Health, Ready
+from gateway.endpoints.models import ListModels, OneModel
+from gateway.fleet import Fleet
+from gateway.settings import Settings
+from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
+from middleware.authentication import presented_keys
+
+__all__ = ["PUBLIC_PATHS", "Keys", "build_app", "routes", "stack"]
+
+PUBLIC_PATHS = frozenset({"/health", "/ready"})
+"""What needs no key."""
+
+Layer = Callable[[ASGIApp], ASGIApp]
+OPERATOR_PREFIXES = ("/admin",)
+"""What needs the operator's key and no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Who a presented key belongs to. `operator` is None when no operator key is configured."""
+
+    tenant: Callable[[bytes], TenantIdentity | None]
+    operator: Callable[[bytes], bool] | None = None
+
+
+def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
+    chat = ByMethod(POST=ChatCompletions(settings, fleet))
+    models = ByMethod(GET=ListModels(fleet.catalogue))
+    return [
+        Route("/v1/chat/completions", chat),
+        Route("/chat/completions", chat),
+        Route("/v1/models", models),
+        Route("/models", models),
+        Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
+        Route("/health", ByMethod(GET=Health())),
+        Route("/admin/status", ByMethod(GET=OperatorOnly(Status(fleet), keys.operator, presented_keys))),
+        Route("/ready", ByMethod(GET=Ready(fleet))),
+    ]
+
+
+def stack(settings: Settings, keys: Keys) -> list[Layer]:
+    """Every layer a request passes, outermost first."""
+    server = settings.server
+    layers: list[Layer] = [RequestId, AccessLog]
+    if server.cors_origins:
+        layers.append(lambda app: Cors(app, server.cors_origins))
+    layers.append(ErrorBoundary)
+    if settings.anonymous:
+        layers.append(
+            lambda app: WebGuard(
+                app,
+                allowed_hosts=server.allowed_hosts,
+                allowed_origins=server.cors_origins,
+                public_paths=PUBLIC_PATHS,
+            )
+        )
+    else:
+        layers.append(
+            lambda app: Authentication(
+                app, keys.tenant, public_paths=PUBLIC_PATHS, operator_prefixes=OPERATOR_PREFIXES
+            )
+        )
+    return layers
+
+
+def build_app(settings: Settings, fleet: Fleet, keys: Keys) -> ASGIApp:
+    app: ASGIApp = Router(routes(settings, fleet, keys), redirect_slashes=False, default=unknown_path)
+    for layer in reversed(stack(settings, keys)):
+        app = layer(app)
+    return _http_only(app)
+
+
+def _http_only(app: ASGIApp) -> ASGIApp:
+    async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http":
+            await app(scope, receive, send)
+
+    return http_only

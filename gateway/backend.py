@@ -1,0 +1,131 @@
+"""One llama-server as the gateway sees it: how to reach it, its slots, its state.
+
+    STARTING --/health 503--> LOADING --/health 200 and /props--> READY
+       READY, LOADING --no answer--> UNREACHABLE --any answer--> LOADING or READY
+
+Only a READY backend admits. STARTING and LOADING let requests wait; a backend that has been UNREACHABLE for
+`GIVE_UP_S` is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+import httpx
+
+from admission import SlotPool
+from gateway.upstream import UpstreamTransport
+from gateway.upstream.transport import Address
+
+__all__ = ["Backend", "BackendState"]
+
+Headers = list[tuple[bytes, bytes]]
+GIVE_UP_S = 10.0
+_NO_IDLE = httpx.Limits(max_connections=4, max_keepalive_connections=0)
+"""llama-server closes idle connections after 5 s: a kept one would be stale as often as not."""
+
+
+class BackendState(Enum):
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    UNREACHABLE = "unreachable"
+
+
+_NEXT = {
+    BackendState.STARTING: {BackendState.LOADING, BackendState.READY, BackendState.UNREACHABLE},
+    BackendState.LOADING: {BackendState.READY, BackendState.UNREACHABLE},
+    BackendState.READY: {BackendState.LOADING, BackendState.UNREACHABLE},
+    BackendState.UNREACHABLE: {BackendState.LOADING, BackendState.READY},
+}
+
+
+class Backend:
+    """`models` are the names it was found or configured to serve, as the backend itself writes them."""
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        *,
+        api_key: str | None,
+        unix_socket: str | None = None,
+        slots: int | None = None,
+        shared: bool = False,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        self.name = name
+        self.base_url = httpx.URL(base_url)
+        self.api_key = api_key
+        self.fixed_slots = slots
+        self.pool = SlotPool(name, slots or 0, shared=shared, admitting=False)
+        self.transport = UpstreamTransport(
+            Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
+        )
+        self.control = httpx.AsyncClient(
+            base_url=self.base_url,
+            transport=httpx.AsyncHTTPTransport(uds=unix_socket, trust_env=False, limits=_NO_IDLE),
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(2.0, connect=connect_timeout_s),
+            trust_env=False,
+        )
+        self.state = BackendState.STARTING
+        self.reason = "not asked yet"
+        self.since = 0.0
+        self.models: tuple[str, ...] = ()
+        self.n_ctx: int | None = None
+        """Context of one slot, in tokens."""
+        self.states_usage = True
+        """Whether its streams state token counts without being asked for the usage chunk."""
+        self.model_path: str | None = None
+        self.on_change: Callable[[Backend], None] = lambda _: None
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name} {self.state.value} {self.pool!r}>"
+
+    def hopeless(self, now: float) -> bool:
+        """Whether a request should not wait for this backend."""
+        return self.state is BackendState.UNREACHABLE and now - self.since >= GIVE_UP_S
+
+    def become(self, state: BackendState, reason: str = "") -> None:
+        """Change the state; the pool admits in READY only. An impossible change is a programming error."""
+        self.reason = reason
+        if state is self.state:
+            return
+        if state not in _NEXT[self.state]:
+            raise ValueError(f"backend {self.name}: {self.state.value} cannot become {state.value}")
+        self.state = state
+        self.since = asyncio.get_running_loop().time()
+        self.pool.admitting = state is BackendState.READY
+        self.on_change(self)
+
+    def resize(self, total: int) -> None:
+        if total != self.pool.total:
+            self.pool.total = total
+            self.on_change(self)
+
+    def request(self, path: str, body: bytes, headers: Headers) -> httpx.Request:
+        """A POST for this backend, with its own key and nothing of the client's but `headers`."""
+        own: Headers = [(b"host", self.base_url.netloc), (b"accept-encoding", b"identity")]
+        if self.api_key:
+            own.append((b"authorization", b"Bearer " + self.api_key.encode()))
+        raw_path = self.base_url.raw_path.rstrip(b"/") + path.encode()
+        return httpx.Request(
+            "POST",
+            self.base_url.copy_with(raw_path=raw_path),
+            headers=[*own, *headers, (b"content-length", b"%d" % len(body))],
+            content=body,
+        )
+
+    def scrubber(self, public_name: str) -> Callable[[bytes], bytes]:
+        """Replaces the path of the model's file, wherever the backend writes it, by the public name."""
+        path = self.model_path
+        if not path or path == public_name:
+            return lambda text: text
+        return lambda text: text.replace(path.encode(), public_name.encode())
+
+    async def aclose(self) -> None:
+        await self.control.aclose()
+        await self.transport.aclose()

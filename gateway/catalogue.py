@@ -1,0 +1,121 @@
+"""The gateway's own list of models: public names, aliases, and which backends serve what.
+
+A public name comes from a `[[model]]` table, from a backend's `models`, or from what a backend says it
+serves; there a path of a file becomes the file's stem, because no path of the machine leaves the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from gateway.backend import Backend
+from gateway.context import TenantIdentity
+from gateway.errors import CapacityError, ClientError
+from gateway.settings import Model as ModelSettings
+
+__all__ = ["Catalogue", "Model", "public_name"]
+
+
+@dataclass(slots=True)
+class Model:
+    name: str
+    aliases: tuple[str, ...] = ()
+    upstream_name: str | None = None
+    """What the backend calls it; None: as the client wrote it."""
+    backends: list[Backend] = field(default_factory=list)
+
+
+class Catalogue:
+    """Rebuilt as a whole whenever a backend's models become known; looked up by name."""
+
+    def __init__(self, configured: Iterable[ModelSettings], backends: Iterable[Backend]) -> None:
+        self._configured = tuple(configured)
+        self._backends = tuple(backends)
+        self._fixed: dict[str, tuple[str, ...]] = {}
+        self.models: dict[str, Model] = {}
+        self._by_any_name: dict[str, Model] = {}
+
+    def __repr__(self) -> str:
+        return f"<Catalogue {', '.join(self.models) or 'empty'}>"
+
+    def fix(self, backend: Backend, names: tuple[str, ...]) -> None:
+        """This backend serves exactly these public names, whatever it says itself."""
+        self._fixed[backend.name] = names
+
+    def rebuild(self) -> None:
+        models = {
+            model.name: Model(model.name, model.aliases, model.upstream_name or None)
+            for model in self._configured
+        }
+        upstream_names = {
+            model.upstream_name: model.name for model in self._configured if model.upstream_name
+        }
+        for backend in self._backends:
+            for name in self._fixed.get(backend.name, ()):
+                models.setdefault(name, Model(name)).backends.append(backend)
+            if backend.name not in self._fixed:
+                for said in backend.models:
+                    name = upstream_names.get(said) or public_name(said)
+                    models.setdefault(name, Model(name, upstream_name=said)).backends.append(backend)
+        self.models = models
+        self._by_any_name = {alias: model for model in models.values() for alias in model.aliases}
+        self._by_any_name |= models
+
+    def resolve(self, name: str | None, tenant: TenantIdentity) -> Model:
+        """The model that a request names. Raises `ClientError` 400, 403 or 404, `CapacityError` 503."""
+        if name is None:
+            return self._only_one(tenant)
+        model = self._by_any_name.get(name)
+        if model is None:
+            self._check_complete()
+            message = f"the model {name!r} does not exist here"
+            raise ClientError("model_not_found", message, status=404, param="model")
+        if not _may_use(tenant, model):
+            message = f"this key may not use the model {name!r}"
+            raise ClientError(
+                "model_not_allowed", message, status=403, kind="permission_error", param="model"
+            )
+        return model
+
+    def listing(self, tenant: TenantIdentity) -> list[dict[str, Any]]:
+        """The entries of `/v1/models` for what this tenant may use, aliases included."""
+        return [
+            entry
+            for name, model in sorted(self._by_any_name.items())
+            if _may_use(tenant, model) and (entry := self.entry(name))
+        ]
+
+    def entry(self, name: str) -> dict[str, Any]:
+        model = self._by_any_name[name]
+        contexts = [backend.n_ctx for backend in model.backends if backend.n_ctx]
+        meta = {"n_ctx": min(contexts)} if contexts else {}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "slotgate", "meta": meta}
+
+    def _check_complete(self) -> None:
+        """Raises `CapacityError` while a backend has yet to say what it serves."""
+        silent = [b.name for b in self._backends if b.name not in self._fixed and not b.models]
+        if silent:
+            raise CapacityError(
+                503, "no_backend", f"the backend {silent[0]} is not up yet", retry_after_s=2.0
+            )
+
+    def _only_one(self, tenant: TenantIdentity) -> Model:
+        usable = [model for model in self.models.values() if _may_use(tenant, model)]
+        if len(usable) == 1:
+            return usable[0]
+        self._check_complete()
+        names = ", ".join(model.name for model in usable) or "none yet"
+        raise ClientError("invalid_request", f"model must be given: one of {names}", param="model")
+
+
+def public_name(said: str) -> str:
+    """What a backend calls a model, made fit to be seen."""
+    path = PurePath(said)
+    return path.stem if path.suffix == ".gguf" or path.is_absolute() else said
+
+
+def _may_use(tenant: TenantIdentity, model: Model) -> bool:
+    return any(tenant.may_use(name) for name in (model.name, *model.aliases))

@@ -1,0 +1,93 @@
+"""What is known about one request while it runs: made by the outermost middleware, read by the log.
+
+It travels in the ASGI scope's `state`, under one key, and holds plain facts only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.types import Scope
+
+__all__ = ["RequestContext", "TenantIdentity", "context_of"]
+
+_KEY = "slotgate"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantIdentity:
+    """Who pays for a request, and what it may use."""
+
+    name: str
+    models: tuple[str, ...] = ("*",)
+    max_tokens_default: int | None = None
+    max_tokens_limit: int | None = None
+    batch_only: bool = False
+    """The tenant's ceiling is `batch`: a header cannot raise it."""
+    allow_id_slot: bool = False
+
+    def may_use(self, model: str) -> bool:
+        return "*" in self.models or model in self.models
+
+
+ANONYMOUS = TenantIdentity("anonymous")
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Times are seconds of the event loop's clock."""
+
+    id: str
+    began_at: float
+    tenant: TenantIdentity = ANONYMOUS
+    status: int | None = None
+    """The status that was sent; None while the response has not begun."""
+    model: str | None = None
+    backend: str | None = None
+    outcome: str | None = None
+    """How it ended, in a word; set where it is known, else derived from the status."""
+    code: str | None = None
+    """The error code that was answered or framed."""
+    queued_at: float | None = None
+    granted_at: float | None = None
+    asked_at: float | None = None
+    answered_at: float | None = None
+    """When the upstream's response headers came."""
+    first_output_at: float | None = None
+    stream: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    partial: bool = False
+    """The token counts are what passed, not what the backend stated."""
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from joining the queue to the last grant."""
+        if self.queued_at is None or self.granted_at is None:
+            return None
+        return self.granted_at - self.queued_at
+
+    @property
+    def first_output_s(self) -> float | None:
+        """Seconds from the request's beginning to the first generated output."""
+        return None if self.first_output_at is None else self.first_output_at - self.began_at
+
+    def server_timing(self, now: float) -> bytes:
+        """The header `server-timing`, as far as known: milliseconds queued, milliseconds upstream."""
+        parts = []
+        if self.queued_at is not None:
+            parts.append(b"queue;dur=%.1f" % (((self.granted_at or now) - self.queued_at) * 1000))
+        if self.asked_at is not None:
+            parts.append(b"upstream;dur=%.1f" % (((self.answered_at or now) - self.asked_at) * 1000))
+        return b", ".join(parts) or b"queue;dur=0.0"
+
+
+def attach(scope: Scope, context: RequestContext) -> None:
+    scope.setdefault("state", {})[_KEY] = context
+
+
+def context_of(scope: Scope) -> RequestContext:
+    """The context of a request that has passed the outermost middleware."""
+    return cast("RequestContext", scope["state"][_KEY])

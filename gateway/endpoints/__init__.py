@@ -1,0 +1,1 @@
+"""The ASGI endpoints: raw callables, one class a file."""

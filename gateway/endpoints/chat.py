@@ -1,0 +1,128 @@
+"""`POST /v1/chat/completions`: from the body to the last frame.
+
+    read body -> check -> resolve model -> take a place -> (lease) -> ask the backend -> relay -> end
+
+Everything after the body runs under one disconnect watcher. A streaming answer and a whole one share all
+steps but the last two: `gateway.streaming` and `gateway.whole` hold those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from admission import Demand
+from gateway.admit import priority_of
+from gateway.backend import Backend
+from gateway.body import read_body
+from gateway.chat import BodyParser, ChatRequest, Upgrade
+from gateway.chunks import Identity
+from gateway.context import RequestContext, context_of
+from gateway.errors import CapacityError, ClientError
+from gateway.fleet import Fleet
+from gateway.frames import KeepAlive
+from gateway.generation import Generation
+from gateway.settings import Settings
+from gateway.streaming import StreamingAnswer
+from gateway.whole import WholeAnswer
+
+__all__ = ["ChatCompletions"]
+
+PATH = "/v1/chat/completions"
+Headers = list[tuple[bytes, bytes]]
+
+
+class ChatCompletions:
+    def __init__(self, settings: Settings, fleet: Fleet) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._bodies = BodyParser()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        server = self._settings.server
+        body = await read_body(
+            scope, receive, max_bytes=server.max_body_bytes, timeout_s=server.body_timeout_s
+        )
+        generation = await self._prepare(scope, context, body)
+        if generation.request.stream:
+            answer = StreamingAnswer(
+                self._settings, self._fleet, generation, _keepalive(scope, self._settings)
+            )
+            await answer.serve(scope, receive, send)
+        else:
+            await WholeAnswer(self._settings, self._fleet, generation).serve(receive, send)
+
+    async def _prepare(self, scope: Scope, context: RequestContext, body: bytes) -> Generation:
+        parsed = await self._bodies.parse(body)
+        request = ChatRequest.of(parsed)
+        tenant = context.tenant
+        model = self._fleet.catalogue.resolve(request.model, tenant)
+        context.model = model.name
+        context.stream = request.stream
+        self._check_served(model.backends, request)
+        upgrade = self._upgrade(model.backends, request)
+        changes = request.changes(parsed, tenant, model.upstream_name, upgrade)
+        identity = Identity(
+            id=f"chatcmpl-{secrets.token_hex(12)}",
+            created=int(time.time()),
+            model=request.model or model.name,
+        )
+        demand = Demand(
+            tenant=tenant.name,
+            model=model.name,
+            width=request.n,
+            cost=request.cost(len(body)),
+            priority=priority_of(scope, tenant),
+            body_bytes=len(body),
+        )
+        return Generation(
+            context=context,
+            request=request,
+            path=PATH,
+            body=await self._bodies.splice(body, changes),
+            headers=_upstream_headers(scope, context, stream=request.stream),
+            identity=identity,
+            demand=demand,
+            upgrade=upgrade,
+        )
+
+    def _check_served(self, backends: list[Backend], request: ChatRequest) -> None:
+        now = asyncio.get_running_loop().time()
+        if all(backend.hopeless(now) for backend in backends):
+            reasons = "; ".join(f"{backend.name}: {backend.reason}" for backend in backends)
+            raise CapacityError(
+                503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0
+            )
+        widest = max((backend.pool.total for backend in backends), default=0)
+        if request.n > max(widest, 1) and widest:
+            raise ClientError("invalid_request", f"n may be at most {widest} here", param="n")
+
+    def _upgrade(self, backends: list[Backend], request: ChatRequest) -> Upgrade:
+        states_usage = all(backend.states_usage for backend in backends)
+        return Upgrade(
+            usage=request.stream and not request.include_usage and not states_usage,
+            timings=request.stream and request.running_usage and not request.timings_per_token,
+        )
+
+
+def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:
+    asked = dict(scope["headers"]).get(b"x-slotgate-keepalive", b"").strip().lower()
+    forms: dict[bytes, KeepAlive] = {b"comment": "comment", b"chunk": "chunk", b"off": "off"}
+    return forms.get(asked, settings.streaming.keepalive)
+
+
+def _upstream_headers(scope: Scope, context: RequestContext, *, stream: bool) -> Headers:
+    """What of the client's request the backend sees: an allow-list."""
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (b"accept", b"text/event-stream" if stream else b"application/json"),
+        (b"x-request-id", context.id.encode()),
+    ]
+    trace = dict(scope["headers"]).get(b"traceparent")
+    if trace is not None:
+        headers.append((b"traceparent", trace))
+    return headers

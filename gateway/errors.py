@@ -1,0 +1,149 @@
+"""What can go wrong with a request, and what the client is told.
+
+    GatewayError                 status, type, code, message; who caused it; whether a retry is safe
+      ClientError                the request is at fault (4xx)
+      CapacityError              no slot for it now (429, 503), with an estimate of when
+      UpstreamError              the backend failed us (502, 504)
+      UpstreamAnswer             the backend's own error answer, passed on with its fields
+
+    ClientGone                   an outcome, not an error: nobody is there to be told
+
+An error is raised or handed over as one of these and rendered once: as a JSON answer with its status while
+the response is not committed, as one framed error afterwards. Foreign exceptions are translated
+where they cross into the gateway, keeping their cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar
+
+import orjson
+
+__all__ = [
+    "CapacityError",
+    "ClientError",
+    "ClientGone",
+    "GatewayError",
+    "Source",
+    "UpstreamAnswer",
+    "UpstreamError",
+]
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Source(Enum):
+    DOWNSTREAM = "downstream"
+    GATEWAY = "gateway"
+    UPSTREAM = "upstream"
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class GatewayError(Exception):
+    """An answer that is no success. `code` names the reason; it is also the header `x-slotgate-reason`."""
+
+    source: ClassVar[Source] = Source.GATEWAY
+    retry_safe = False
+    """Whether the work is known not to have begun upstream, so that another backend may be tried."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+        self.message = message
+        self.param = param
+        self._headers = headers or []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.status} {self.code}: {self.message}>"
+
+    def headers(self) -> Headers:
+        return [(b"x-slotgate-reason", self.code.encode()), *self._headers]
+
+    def payload(self) -> dict[str, Any]:
+        """The error object in OpenAI's shape."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+
+    def body(self) -> bytes:
+        return orjson.dumps({"error": self.payload()})
+
+
+class ClientError(GatewayError):
+    source = Source.DOWNSTREAM
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        super().__init__(status, kind, code, message, param=param, headers=headers)
+
+
+class CapacityError(GatewayError):
+    """429: capacity exists but is contended. 503: nothing can serve now, or the wait ran out."""
+
+    KIND: ClassVar = {429: "rate_limit_error", 503: "overloaded_error"}
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+        seconds = max(1, math.ceil(retry_after_s or 1.0))
+        headers = [(b"retry-after", b"%d" % seconds)]
+        super().__init__(status, self.KIND[status], code, message, headers=headers)
+
+
+class UpstreamError(GatewayError):
+    """502 and 504: made here, about the backend."""
+
+    source = Source.UPSTREAM
+
+    def __init__(self, code: str, message: str, *, status: int = 502, retry_safe: bool = False) -> None:
+        super().__init__(status, "timeout_error" if status == 504 else "upstream_error", code, message)
+        self.retry_safe = retry_safe
+
+
+class UpstreamAnswer(GatewayError):
+    """An error that the backend itself reported; its object keeps every field."""
+
+    source = Source.UPSTREAM
+
+    def __init__(self, status: int, error: dict[str, Any]) -> None:
+        kind = error.get("type")
+        code = error.get("code")
+        message = error.get("message")
+        super().__init__(
+            status,
+            kind if isinstance(kind, str) else "upstream_error",
+            code if isinstance(code, str) else "upstream_error",
+            message if isinstance(message, str) else "the backend reported an error",
+        )
+        self._error = error
+
+    @classmethod
+    def of(cls, error: dict[str, Any], scrub: Callable[[bytes], bytes]) -> UpstreamAnswer:
+        """For an error inside a stream: its own code is the status, where it is one."""
+        cleaned = orjson.loads(scrub(orjson.dumps(error)))
+        code = cleaned.get("code")
+        return cls(code if isinstance(code, int) and 400 <= code <= 599 else 500, cleaned)
+
+    def payload(self) -> dict[str, Any]:
+        return {"message": self.message, "type": self.kind, **self._error}

@@ -1,0 +1,37 @@
+"""One request that takes a slot, ready to be admitted and sent; and what its end leaves in the books."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from admission import Demand, Scheduler
+from gateway.chat import ChatRequest, Upgrade
+from gateway.chunks import Identity
+from gateway.context import RequestContext
+from gateway.metering import Meter
+
+__all__ = ["Generation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    context: RequestContext
+    request: ChatRequest
+    path: str
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+    """For the backend."""
+    identity: Identity
+    demand: Demand
+    upgrade: Upgrade
+
+    def book(self, meter: Meter, scheduler: Scheduler) -> None:
+        """The request is over: note its token counts, and charge its tenant what it really cost."""
+        context = self.context
+        context.prompt_tokens = meter.prompt_tokens
+        context.cached_tokens = meter.cached_tokens
+        context.completion_tokens = meter.completed
+        context.partial = not meter.exact
+        if meter.exact:
+            real = meter.prompt_tokens + meter.completed
+            scheduler.correct(self.demand.tenant, real - self.demand.cost)

@@ -1,0 +1,201 @@
+"""Watching one backend: its health, its slots and models, and whether its quarantined slots are idle again.
+
+Two loops, each with a client of their own side, never the connections that streams use:
+
+* every `health_interval_s`: `/health` and `/props`, which neither disturb a busy server nor wake a
+  sleeping one; `/v1/models` once it is ready, unless the models are configured;
+* `/slots` only when admission says so (see `admission.quarantine`): asking more often keeps abandoned work
+  alive. An answer that is none changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import structlog
+
+from gateway.backend import Backend, BackendState
+
+__all__ = ["Monitor"]
+
+STRIKES = 2
+"""Missed answers in a row after which a backend counts as unreachable."""
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Monitor:
+    """`on_slots` is called when slots may have become free."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        interval_s: float,
+        quarantine_max_s: float,
+        ask_models: bool,
+        on_slots: Callable[[], None],
+    ) -> None:
+        self.backend = backend
+        self.slots_served = True
+        self.probes = 0
+        self._interval_s = interval_s
+        self._quarantine_max_s = quarantine_max_s
+        self._ask_models = ask_models
+        self._on_slots = on_slots
+        self._strikes = 0
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Monitor of {self.backend!r}, {self.probes} probes>"
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._watch_health(), name=f"health of {self.backend.name}"),
+            loop.create_task(self._watch_slots(), name=f"slots of {self.backend.name}"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+
+    def nudge(self) -> None:
+        """A lease was released: a slot may have to be verified."""
+        self._wake.set()
+
+    # -- health
+
+    async def _watch_health(self) -> None:
+        while True:
+            await self.check()
+            ready = self.backend.state is BackendState.READY
+            await asyncio.sleep(self._interval_s if ready else min(0.2, self._interval_s))
+
+    async def check(self) -> None:
+        """Ask once and draw the conclusion."""
+        try:
+            health = await self.backend.control.get("/health")
+            if health.status_code == 503:
+                self._strikes = 0
+                self.backend.become(BackendState.LOADING, "loading its model")
+            elif health.status_code != 200:
+                self._missed(f"/health answered {health.status_code}")
+            else:
+                await self._learn()
+        except httpx.HTTPError as error:
+            self._missed(str(error) or type(error).__name__)
+
+    async def _learn(self) -> None:
+        backend = self.backend
+        props = await backend.control.get("/props")
+        if props.status_code in (401, 403):
+            self._missed("it refuses the gateway's key")
+            return
+        known = _object(props)
+        backend.model_path = _text(known.get("model_path"))
+        settings = known.get("default_generation_settings")
+        n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
+        backend.n_ctx = n_ctx if isinstance(n_ctx, int) else None
+        total = backend.fixed_slots or known.get("total_slots")
+        if not isinstance(total, int) or total < 1:
+            self._missed("it does not say how many slots it has")
+            return
+        if self._ask_models and backend.state is not BackendState.READY:
+            await self._learn_models(_text(known.get("model_alias")))
+        self._strikes = 0
+        backend.resize(total)
+        backend.become(BackendState.READY)
+
+    async def _learn_models(self, alias: str | None) -> None:
+        answer = _object(await self.backend.control.get("/v1/models"))
+        data = answer.get("data")
+        names = (
+            [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        )
+        found = tuple(name for name in names if isinstance(name, str) and name)
+        self.backend.models = found or ((alias,) if alias else ())
+
+    def _missed(self, reason: str) -> None:
+        """No good answer. A backend that delivers streams is alive, whatever its health port says."""
+        self._strikes += 1
+        backend = self.backend
+        if self._strikes < STRIKES or backend.state is BackendState.UNREACHABLE:
+            backend.reason = reason
+            return
+        if any(lease.delivered for lease in backend.pool.leases):
+            backend.reason = f"{reason}; its streams go on"
+            return
+        log.warning("backend unreachable", backend=backend.name, reason=reason)
+        backend.become(BackendState.UNREACHABLE, reason)
+
+    # -- verified release
+
+    async def _watch_slots(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            at = self._next_at()
+            try:
+                async with asyncio.timeout_at(at):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            at = self._next_at()
+            if at is not None and loop.time() >= at:
+                await self._verify()
+
+    def _next_at(self) -> float | None:
+        pool = self.backend.pool
+        if not self.slots_served and pool.quarantine.slots:
+            return min(slot.closed_at for slot in pool.quarantine.slots) + self._quarantine_max_s
+        return pool.next_probe_at() if self.slots_served else None
+
+    async def _verify(self) -> None:
+        pool = self.backend.pool
+        now = asyncio.get_running_loop().time
+        if not self.slots_served:
+            if pool.quarantine.expire(now(), self._quarantine_max_s):
+                self._on_slots()
+            return
+        probe = pool.probe_sent(now())
+        self.probes += 1
+        busy = await self._busy()
+        if busy is not None:
+            pool.probe_answered(probe, busy)
+            self._on_slots()
+
+    async def _busy(self) -> int | None:
+        """How many slots are processing; None if that cannot be known now."""
+        try:
+            answer = await self.backend.control.get("/slots")
+        except httpx.HTTPError:
+            return None
+        if answer.status_code in (404, 501):
+            self.slots_served = False
+            log.warning("backend does not serve /slots", backend=self.backend.name)
+            return None
+        try:
+            slots = answer.json()
+        except ValueError:
+            return None
+        if answer.status_code != 200 or not isinstance(slots, list):
+            return None
+        return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        parsed = answer.json() if answer.status_code == 200 else {}
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

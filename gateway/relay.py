@@ -1,0 +1,210 @@
+"""One stream from its upstream to its client: what ends it, and when the lease is given back.
+
+    OPENING --headers 200--> STREAMING --[DONE]--> SENTINEL --upstream's end--> SUCCEEDED
+        \\                        \\                    \\------grace over------> SUCCEEDED
+         \\--other status--> REFUSING --its end----------------------------------> FAILED
+          \\----------------------\\--- error, cut, timeout, closed ---------------> FAILED
+
+The relay is the sink of the upstream exchange: all of it runs in the event loop's callbacks, however far
+behind the client is. The three conditions of an early release meet in `ended`:
+
+* the lease is released *before* the success sentinel is handed on;
+* only the success sentinel does it: an error first closes the upstream, then releases;
+* only when the upstream completed its message by itself is the lease released as FINISHED. Otherwise
+  (it did not end within the grace, it was cut, we closed it) the slot has to be verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+import httpx
+
+from admission import Lease, Outcome
+from gateway.answers import error_of_answer
+from gateway.context import RequestContext
+from gateway.downstream import Downstream
+from gateway.errors import GatewayError, UpstreamAnswer, UpstreamError
+from gateway.frames import DONE, ChatFrames
+from gateway.upstream import End, Exchange, UpstreamTransport
+from gateway.watchdog import StreamTimes
+
+__all__ = ["Relay", "RelayState"]
+
+MAX_ANSWER_BYTES = 1024 * 1024
+Headers = list[tuple[bytes, bytes]]
+
+
+class RelayState(Enum):
+    OPENING = "opening"
+    REFUSING = "refusing"
+    STREAMING = "streaming"
+    SENTINEL = "sentinel"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+_OVER = (RelayState.SUCCEEDED, RelayState.FAILED)
+
+
+class Relay:
+    """`error` says why it FAILED. `close()` is the backstop and may always be called."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        frames: ChatFrames,
+        out: Downstream,
+        context: RequestContext,
+        *,
+        grace_s: float,
+        scrub: Callable[[bytes], bytes],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.state = RelayState.OPENING
+        self.error: GatewayError | None = None
+        self._lease = lease
+        self._frames = frames
+        self._out = out
+        self._context = context
+        self._grace_s = grace_s
+        self._scrub = scrub
+        self._loop = loop
+        self._exchange: Exchange | None = None
+        self._status = 0
+        self._answer = bytearray()
+        self._grace: asyncio.TimerHandle | None = None
+        self._stopped_since: float | None = None
+        self._stopped_s = 0.0
+        out.on_full = self._stop_upstream
+        out.on_room = self._resume_upstream
+
+    def __repr__(self) -> str:
+        return f"<Relay {self.state.value} {self._lease!r} {self._out!r}>"
+
+    @property
+    def over(self) -> bool:
+        return self.state in _OVER
+
+    async def open(self, transport: UpstreamTransport, request: httpx.Request) -> None:
+        """Send the request. The relay fails if the backend cannot be reached."""
+        self._context.asked_at = self._loop.time()
+        try:
+            self._exchange = await transport.open(request, self)
+        except httpx.TransportError as error:
+            failure = UpstreamError(
+                "upstream_unreachable", "the backend could not be reached", retry_safe=True
+            )
+            failure.__cause__ = error
+            self._fail(failure, Outcome.UNUSED)
+
+    def fail(self, error: GatewayError) -> None:
+        """End the stream for a reason of ours. The upstream is closed, then the lease released."""
+        if not self.over:
+            self._fail(error, Outcome.ABANDONED)
+
+    def close(self) -> None:
+        """Leave nothing behind: the backstop of the lease and of the upstream connection."""
+        if not self.over:
+            self.state = RelayState.FAILED
+        self._let_go(Outcome.ABANDONED if self._exchange is not None else Outcome.UNUSED)
+
+    def times(self) -> StreamTimes:
+        """For the watchdog."""
+        return StreamTimes(
+            began_at=self._context.began_at,
+            asked_at=None if self.over else self._context.asked_at,
+            last_event_at=self._frames.last_event_at,
+            sending_since=self._out.sending_since,
+            stopped_since=self._stopped_since,
+            stopped_s=self._stopped_s,
+        )
+
+    # -- the upstream's sink
+
+    def head(self, status: int, headers: Headers) -> None:
+        self._lease.start()
+        self._context.answered_at = self._loop.time()
+        self._status = status
+        streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+        self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
+
+    def body(self, data: bytes) -> None:
+        if self.state is RelayState.STREAMING:
+            frames = self._frames
+            frames.feed(data)
+            self._lease.delivered = True
+            if frames.sentinel or frames.error is not None:
+                self._ending()
+        elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
+            self._answer += data
+
+    def read_over(self) -> None:
+        self._out.hand_over()
+
+    def ended(self, end: End) -> None:
+        complete = end is End.COMPLETE
+        if self.state is RelayState.STREAMING:
+            self._frames.finish()
+            self._ending()
+        if self.state is RelayState.SENTINEL:
+            self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
+        elif self.state is RelayState.REFUSING and complete:
+            error = error_of_answer(self._status, self._scrub(bytes(self._answer)))
+            self._fail(error, Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
+        elif not self.over:
+            self._fail(_cut_short(end), Outcome.ABANDONED)
+
+    # -- mechanism
+
+    def _ending(self) -> None:
+        """The stream's own last event has come, or none has although the body is over."""
+        if self._frames.error is not None:
+            self._fail(UpstreamAnswer.of(self._frames.error, self._scrub), Outcome.ABANDONED)
+        elif self._frames.sentinel:
+            self.state = RelayState.SENTINEL
+            self._grace = self._loop.call_later(self._grace_s, self._grace_over)
+
+    def _grace_over(self) -> None:
+        if self.state is RelayState.SENTINEL:
+            self._succeed(Outcome.ABANDONED)
+
+    def _succeed(self, outcome: Outcome) -> None:
+        self.state = RelayState.SUCCEEDED
+        self._frames.finish()
+        self._let_go(outcome)
+        self._out.close(DONE)
+
+    def _fail(self, error: GatewayError, outcome: Outcome) -> None:
+        self.state = RelayState.FAILED
+        self.error = error
+        self._let_go(outcome)
+        self._out.wake()
+
+    def _let_go(self, outcome: Outcome) -> None:
+        """Close what is open, then give the lease back. Harmless when it was done before."""
+        if self._grace is not None:
+            self._grace.cancel()
+        if self._exchange is not None:
+            self._exchange.close()
+        self._lease.release(outcome)
+
+    def _stop_upstream(self) -> None:
+        """The client's buffer is full."""
+        if self._exchange is not None and not self.over:
+            self._stopped_since = self._loop.time()
+            self._exchange.pause()
+
+    def _resume_upstream(self) -> None:
+        if self._exchange is not None and self._stopped_since is not None:
+            self._stopped_s += self._loop.time() - self._stopped_since
+            self._stopped_since = None
+            self._exchange.resume()
+
+
+def _cut_short(end: End) -> UpstreamError:
+    if end is End.BROKEN:
+        return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    return UpstreamError("upstream_truncated", "upstream closed the stream before it finished")

@@ -1,0 +1,29 @@
+"""Whole answers in one go, as raw ASGI messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.types import Send
+
+from gateway.errors import GatewayError
+
+__all__ = ["send_error", "send_json", "send_whole"]
+
+Headers = list[tuple[bytes, bytes]]
+_JSON = (b"content-type", b"application/json")
+
+
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, status: int, value: Any, headers: Headers | None = None) -> None:  # noqa: ANN401
+    await send_whole(send, status, [_JSON, *(headers or [])], orjson.dumps(value))
+
+
+async def send_error(send: Send, error: GatewayError) -> None:
+    await send_whole(send, error.status, [_JSON, *error.headers()], error.body())

@@ -1,0 +1,69 @@
+"""`slotgate serve`: the gateway as a process, from settings to the last closed connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import uvloop
+from starlette.types import ASGIApp
+
+from gateway.app import Keys, build_app
+from gateway.context import TenantIdentity
+from gateway.fleet import Fleet
+from gateway.keys import KeyRing
+from gateway.logs import configure_logging
+from gateway.server import build_server
+from gateway.settings import Settings, Tenant
+
+__all__ = ["assemble", "keys_of", "serve"]
+
+
+def serve(settings: Settings) -> int:
+    """Run until told to stop. Returns the exit code."""
+    configure_logging()
+    uvloop.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    async with assemble(settings) as (app, _):
+        await build_server(app, settings.server).serve()
+
+
+@asynccontextmanager
+async def assemble(
+    settings: Settings, environ: Mapping[str, str] = os.environ
+) -> AsyncIterator[tuple[ASGIApp, Fleet]]:
+    """The application and its backends in the running event loop. Nothing is left when it is left."""
+    fleet = Fleet(settings, environ)
+    app = build_app(settings, fleet, keys_of(settings))
+    fleet.start()
+    try:
+        yield app, fleet
+    finally:
+        await fleet.stop()
+
+
+def keys_of(settings: Settings) -> Keys:
+    """Who a presented key belongs to, by these settings."""
+    ring = KeyRing(settings.tenants, settings.server.operator_key_hashes)
+    identities = {tenant.name: _identity(tenant) for tenant in settings.tenants}
+
+    def tenant_of(key: bytes) -> TenantIdentity | None:
+        tenant = ring.tenant(key)
+        return identities[tenant.name] if tenant is not None else None
+
+    return Keys(tenant_of, ring.is_operator if ring.has_operator else None)
+
+
+def _identity(tenant: Tenant) -> TenantIdentity:
+    return TenantIdentity(
+        tenant.name,
+        models=tenant.models,
+        max_tokens_default=tenant.max_tokens_default,
+        max_tokens_limit=tenant.max_tokens_limit,
+        batch_only=tenant.priority == "batch",
+        allow_id_slot=tenant.allow_id_slot,
+    )

@@ -1,0 +1,55 @@
+"""Changing members of a JSON object without touching the rest of its bytes.
+
+A request passes to the backend as the client wrote it: numbers keep their digits, unknown members their form.
+Only the members that the gateway has to set are replaced, and only at the top level. One regular expression
+for strings and brackets finds where they stand, so that long strings are skipped at the speed of C.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import orjson
+
+__all__ = ["Member", "members", "splice"]
+
+_token = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+
+
+class Member(NamedTuple):
+    """`document[start:end]` is one `"name": value`."""
+
+    name: str
+    start: int
+    end: int
+
+
+def members(document: bytes) -> Iterator[Member]:
+    """The top-level members of a document that is known to be a valid JSON object."""
+    depth = 0
+    name, start = "", -1
+    for token in _token.finditer(document):
+        first = document[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+            if depth == 0 and start >= 0:
+                yield Member(name, start, token.start())
+        elif depth == 1:
+            if first == ord(","):
+                yield Member(name, start, token.start())
+                start = -1
+            elif first == ord('"') and start < 0:
+                name, start = orjson.loads(token[0]), token.start()
+
+
+def splice(document: bytes, changes: Mapping[str, bytes | None]) -> bytes:
+    """The document with members set to the given JSON values, or left out where the value is None."""
+    if not changes:
+        return document
+    kept = [document[start:end].rstrip() for name, start, end in members(document) if name not in changes]
+    added = [orjson.dumps(name) + b":" + value for name, value in changes.items() if value is not None]
+    return b"{" + b",".join([*added, *kept]) + b"}"

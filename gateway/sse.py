@@ -1,0 +1,155 @@
+"""Server-sent events from bytes, sans-IO: feed what was read, get the events that it completes.
+
+The rules, from the HTML standard's event stream format and from what llama-server builds do:
+
+* A line ends with LF, CRLF or CR; a blank line ends an event. A CR at the end of a read ends its line at
+  once, and an LF that follows in the next read belongs to it: nothing waits for a byte that may not come.
+* Bytes are never decoded here, so a character cut by a read boundary stays whole.
+* `data` lines of one event are joined with LF; the space after the colon is optional. `id` and `retry`
+  are dropped. An event without data is no event.
+* A comment is reported as soon as its line is complete, in its place among the events.
+* Old llama-server builds report a failure in a field of its own, `error: {...}`, instead of in `data`.
+* An event that outgrows `MAX_EVENT_BYTES` is handed on in raw pieces: the stream goes on, unread.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+__all__ = ["MAX_EVENT_BYTES", "Event", "EventParser", "Kind"]
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class Kind(Enum):
+    MESSAGE = "message"
+    COMMENT = "comment"
+    ERROR_FIELD = "error"
+    RAW = "raw"
+    """A piece of an event too big to be read; `data` is the bytes as they came, line ends normalised."""
+
+
+class Event(NamedTuple):
+    data: bytes
+    kind: Kind = Kind.MESSAGE
+    name: bytes = b""
+
+
+class EventParser:
+    __slots__ = ("_buffer", "_fresh", "_oversize", "_skip_lf")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._fresh = True
+        self._skip_lf = False
+        self._oversize = False
+
+    def __repr__(self) -> str:
+        return f"<EventParser {len(self._buffer)} bytes pending>"
+
+    @property
+    def pending(self) -> bool:
+        """Whether part of an event has been read, so that the next bytes do not begin one."""
+        return bool(self._buffer) or self._fresh or self._skip_lf or self._oversize
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that `data` completes, in order."""
+        if self._skip_lf or b"\r" in data:
+            data = self._normalised(data)
+        buffer = self._buffer
+        searched = max(0, len(buffer) - 1)
+        buffer += data
+        if self._fresh and not self._skip_bom():
+            return []
+        if self._oversize:
+            return self._raw()
+        if buffer.find(b"\n\n", searched) < 0:
+            return self._incomplete()
+        *blocks, rest = bytes(buffer).split(b"\n\n")
+        self._buffer = bytearray(rest)
+        events: list[Event] = []
+        for block in blocks:
+            _read_block(block, events)
+        if rest:
+            events += self._incomplete()
+        return events
+
+    def finish(self) -> list[Event]:
+        """The body has ended: what was left without its blank line, if it makes an event."""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        events: list[Event] = []
+        if self._oversize:
+            return [Event(rest, Kind.RAW)] if rest else []
+        _read_block(rest, events)
+        return events
+
+    def _normalised(self, data: bytes) -> bytes:
+        if self._skip_lf and data:
+            data = data.removeprefix(b"\n")
+            self._skip_lf = False
+        if data.endswith(b"\r"):
+            self._skip_lf = True
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _skip_bom(self) -> bool:
+        """Drop a byte order mark at the start; False while it cannot be told yet."""
+        if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
+            return False
+        if self._buffer.startswith(_BOM):
+            del self._buffer[: len(_BOM)]
+        self._fresh = False
+        return True
+
+    def _incomplete(self) -> list[Event]:
+        """No event is complete: comments of whole lines leave now, and so does what is too big to keep."""
+        events: list[Event] = []
+        buffer = self._buffer
+        while buffer.startswith((b":", b"\n")) and (end := buffer.find(b"\n")) >= 0:
+            if end:
+                events.append(Event(bytes(buffer[1:end]).removeprefix(b" "), Kind.COMMENT))
+            del buffer[: end + 1]
+        if len(buffer) > MAX_EVENT_BYTES:
+            self._oversize = True
+            return events + self._raw()
+        return events
+
+    def _raw(self) -> list[Event]:
+        """Hand on the bytes of an oversize event, up to and with its blank line."""
+        end = self._buffer.find(b"\n\n")
+        if end < 0:
+            # A line end at the end may be the first half of the blank line.
+            keep = 1 if self._buffer.endswith(b"\n") else 0
+            piece = bytes(self._buffer[: len(self._buffer) - keep])
+            del self._buffer[: len(piece)]
+            return [Event(piece, Kind.RAW)] if piece else []
+        piece = bytes(self._buffer[: end + 2])
+        del self._buffer[: end + 2]
+        self._oversize = False
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return [Event(piece, Kind.RAW), *self.feed(rest)]
+
+
+def _read_block(block: bytes, events: list[Event]) -> None:
+    """Append the event made by the lines of one block, and its comments before it."""
+    if block.startswith(b"data: ") and b"\n" not in block:
+        if len(block) > len(b"data: "):
+            events.append(Event(block[6:]))
+        return
+    data: list[bytes] = []
+    name = b""
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if not field and line:
+            events.append(Event(value, Kind.COMMENT))
+        elif field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value
+        elif field == b"error":
+            events.append(Event(value, Kind.ERROR_FIELD))
+    joined = b"\n".join(data)
+    if joined:
+        events.append(Event(joined, Kind.MESSAGE, name))

@@ -1,0 +1,221 @@
+"""A streaming answer: wait for a lease, ask the backend, relay, and end in the one right way.
+
+The request's task pumps frames to the client from the first moment on; the wait for a slot, the backend's
+answer and every deadline only change what there is to send. Until something has been sent, an error keeps its
+status; afterwards it is one framed error and the end of the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from admission import Lease, Outcome
+from gateway.admit import granted, owned, submit
+from gateway.context import RequestContext
+from gateway.disconnect import ClientWatch, until_client_gone
+from gateway.downstream import Downstream
+from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.fleet import Fleet
+from gateway.frames import ChatFrames, FrameOptions, KeepAlive
+from gateway.generation import Generation
+from gateway.metering import Meter
+from gateway.relay import Relay
+from gateway.settings import Settings
+from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
+
+__all__ = ["StreamingAnswer"]
+
+ABORT_WAIT_S = 1.0
+_EXPIRED = {
+    "first_byte_timeout": "the backend did not begin to answer in time",
+    "idle_timeout": "the backend fell silent",
+    "total_timeout": "the request took longer than it may",
+}
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+log = structlog.stdlib.get_logger(__name__)
+
+
+class StreamingAnswer:
+    def __init__(
+        self, settings: Settings, fleet: Fleet, generation: Generation, keepalive: KeepAlive
+    ) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._generation = generation
+        self._context: RequestContext = generation.context
+        self._loop = asyncio.get_running_loop()
+        self._meter = Meter()
+        self._stalled = False
+        self._options = FrameOptions(
+            keepalive=keepalive,
+            running_usage=generation.request.running_usage,
+            strip_timings=generation.upgrade.timings,
+            withhold_usage=generation.upgrade.usage,
+        )
+        self._relay: Relay | None = None
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises `GatewayError` while the status is free, `ClientGone` when the client left."""
+        streaming = self._settings.streaming
+        out = Downstream(
+            send,
+            self._loop,
+            headers=self._headers,
+            buffer_limit=streaming.stream_buffer_bytes,
+            budget=self._fleet.buffers,
+            tenant=self._context.tenant.name,
+            merge=streaming.merge == "backlog",
+        )
+        frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
+        try:
+            with until_client_gone(receive) as watch, contextlib.suppress(ClientGone):
+                watch.on_stop = out.stop
+                out.on_cut = lambda: self._stall(watch)
+                watchdog = self._watchdog(out, frames, watch)
+                try:
+                    await self._run(out, frames, watchdog)
+                finally:
+                    watchdog.close()
+            if self._stalled and not watch.gone:
+                await self._cut(scope, receive)
+            if (watch.gone or self._stalled) and not out.complete:
+                raise ClientGone
+        finally:
+            out.discard()
+            self._context.first_output_at = frames.first_output_at
+            self._generation.book(self._meter, self._fleet.scheduler)
+
+    # -- the request's course
+
+    async def _run(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+        """All the way to the end of the body, if the client stays."""
+        try:
+            await self._generate(out, frames, watchdog)
+        except ClientGone:
+            raise
+        except Exception as error:
+            failure = error if isinstance(error, GatewayError) else _internal(error)
+            self._context.code = failure.code
+            if not out.committed:
+                raise failure from error
+            out.close(b"data: " + failure.body() + b"\n\n")
+            await out.pump(lambda: True)
+        await out.end()
+
+    async def _generate(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+        """Once, or twice where the first backend is known not to have begun."""
+        for attempts_left in (1, 0):
+            lease = await self._admitted(out)
+            try:
+                relay = await self._relayed(lease, out, frames, watchdog)
+            finally:
+                lease.release(Outcome.UNUSED)
+            if relay.error is None:
+                return
+            if not (attempts_left and self._fleet.may_retry(relay.error, lease)):
+                raise relay.error
+
+    async def _admitted(self, out: Downstream) -> Lease:
+        """A lease, once it is this request's turn."""
+        context, demand = self._context, self._generation.demand
+        context.queued_at = context.queued_at or self._loop.time()
+        ticket = submit(self._fleet.queue, demand, out.wake)
+        with owned(ticket, self._fleet.scheduler):
+            await out.pump(lambda: not ticket.queued)
+        context.granted_at = self._loop.time()
+        return granted(ticket, self._fleet.scheduler)
+
+    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> Relay:
+        """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
+        backend = self._fleet.backend_of(lease.pool_name)
+        self._context.backend = backend.name
+        generation = self._generation
+        relay = self._relay = Relay(
+            lease,
+            frames,
+            out,
+            self._context,
+            grace_s=self._settings.streaming.terminal_grace_s,
+            scrub=backend.scrubber(generation.identity.model),
+            loop=self._loop,
+        )
+        request = backend.request(generation.path, generation.body, generation.headers)
+        opening = self._loop.create_task(relay.open(backend.transport, request), name="upstream open")
+        opening.add_done_callback(lambda _: out.wake())
+        try:
+            watchdog.review()
+            await out.pump(lambda: relay.over or (opening.done() and opening.exception() is not None))
+            if opening.done():
+                opening.result()
+        finally:
+            opening.cancel()
+            relay.close()
+        if relay.error is None:
+            self._meter.settle()
+            backend.states_usage = backend.states_usage and self._meter.exact
+        return relay
+
+    # -- deadlines and keep-alives
+
+    def _watchdog(self, out: Downstream, frames: ChatFrames, watch: ClientWatch) -> Watchdog:
+        settings = self._settings
+        limits = StreamLimits(
+            keepalive_interval_s=settings.streaming.keepalive_interval_s,
+            first_byte_s=settings.timeouts.first_byte_s,
+            idle_s=settings.timeouts.idle_s,
+            total_s=settings.timeouts.total_s,
+            client_stall_timeout_s=settings.streaming.client_stall_timeout_s,
+        )
+
+        def keepalive() -> None:
+            frame = frames.keepalive()
+            if frame and (self._relay is None or not self._relay.over):
+                out.put(frame)
+                out.wake()
+
+        def expired(limit: str) -> None:
+            if limit == "client_stall":
+                self._stall(watch)
+            elif self._relay is not None:
+                self._relay.fail(UpstreamError(limit, _EXPIRED[limit], status=504))
+
+        return Watchdog(
+            self._loop, limits, lambda: self._times(out), on_keepalive=keepalive, on_expired=expired
+        )
+
+    def _stall(self, watch: ClientWatch) -> None:
+        """The client does not read, and others need what it holds."""
+        self._stalled = True
+        watch.stop()
+
+    def _times(self, out: Downstream) -> StreamTimes:
+        if self._relay is not None:
+            return self._relay.times()
+        return StreamTimes(began_at=self._context.began_at, sending_since=out.sending_since)
+
+    async def _cut(self, scope: Scope, receive: Receive) -> None:
+        """The client no longer reads: close its connection, unsent bytes and all."""
+        self._context.outcome = "client_stalled"
+        abort = scope.get("extensions", {}).get("slotgate.abort")
+        if abort is not None:
+            abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ABORT_WAIT_S):
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        return list(_STREAM_HEADERS)
+
+
+def _internal(error: Exception) -> GatewayError:
+    log.warning("internal error", error=repr(error), exc_info=error)
+    return GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")

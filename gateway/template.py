@@ -1,0 +1,101 @@
+"""The short way for a plain text delta: what changes from one chunk to the next is the text alone.
+
+A template is learnt from one chunk that took the general path: the bytes around the text as the upstream
+writes them (`head`, `tail`), and the bytes around it as the gateway writes them (`prefix`, `suffix`). A
+later payload with the same head and tail holds the same document with another text, because both cut
+inside a JSON string: `head` ends with its opening quote and `tail` begins with its closing one. It leaves as
+
+    prefix + orjson.dumps(text) without its quotes + suffix
+
+which is what parsing, rewriting and dumping it would give, byte for byte. Printable ASCII without quote and
+backslash is its own JSON form and is not even decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from gateway.chunks import Chunk, Identity, frame, plain_delta, rewrite
+
+__all__ = ["Template"]
+
+_MARKER = "\u2063slotgate\u2063"
+_MARKER_JSON = orjson.dumps(_MARKER)
+_own_json_form = re.compile(rb"[ !#-\[\]-~]+").fullmatch
+
+
+class Template:
+    __slots__ = ("_event_head", "_event_tail", "_head", "_overhead", "_tail", "kind", "prefix", "suffix")
+
+    def __init__(self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes) -> None:
+        self.kind = kind
+        self.prefix = prefix
+        self.suffix = suffix
+        self._head = head
+        self._tail = tail
+        self._overhead = len(head) + len(tail)
+        self._event_head = b"data: " + head
+        self._event_tail = tail + b"\n\n"
+
+    def __repr__(self) -> str:
+        return f"<Template {self.kind} {self._overhead} bytes>"
+
+    @classmethod
+    def learn(cls, payload: bytes, chunk: Chunk, identity: Identity) -> Template | None:
+        """From a payload and the plain chunk that it parsed to; None where the text cannot be located."""
+        plain = plain_delta(chunk)
+        if plain is None:
+            return None
+        kind, text = plain
+        head, literal, tail = _cut(payload, orjson.dumps(text))
+        if not literal:
+            return None
+        marked: Any = orjson.loads(head + _MARKER_JSON + tail)
+        if plain_delta(marked) != (kind, _MARKER):
+            return None
+        [ours] = rewrite(marked, identity)
+        prefix, _, suffix = frame(ours).partition(_MARKER_JSON)
+        return cls(kind, head + b'"', b'"' + tail, prefix + b'"', b'"' + suffix)
+
+    def text_of_event(self, event: bytes) -> bytes | None:
+        """The text of one event as it stands in the stream, `data: ...` with its blank line.
+
+        In JSON form without the quotes; None if the event is not of this template.
+        """
+        if not event.startswith(self._event_head) or not event.endswith(self._event_tail):
+            return None
+        return self._text(event[6:-2])
+
+    def text_of(self, payload: bytes) -> bytes | None:
+        """The same for the data of an event."""
+        if not payload.startswith(self._head) or not payload.endswith(self._tail):
+            return None
+        return self._text(payload)
+
+    def _text(self, payload: bytes) -> bytes | None:
+        if len(payload) <= self._overhead:
+            return None
+        text = payload[len(self._head) : -len(self._tail)]
+        return text if _own_json_form(text) else _canonical(text)
+
+    def frame(self, text: bytes) -> bytes:
+        return self.prefix + text + self.suffix
+
+
+def _cut(payload: bytes, literal: bytes) -> tuple[bytes, bytes, bytes]:
+    """Around the only place where the text stands; nothing if there is none or more than one."""
+    if payload.count(literal) != 1:
+        return b"", b"", b""
+    return payload.partition(literal)
+
+
+def _canonical(text: bytes) -> bytes | None:
+    """The text as orjson writes it; None if it is not the inside of one JSON string."""
+    try:
+        decoded = orjson.loads(b'"' + text + b'"')
+    except orjson.JSONDecodeError:
+        return None
+    return orjson.dumps(decoded)[1:-1]

@@ -1,0 +1,6 @@
+"""The upstream side: connections to backends that read ahead and report completion by themselves."""
+
+from gateway.upstream.connection import End, Sink
+from gateway.upstream.transport import Exchange, UpstreamTransport
+
+__all__ = ["End", "Exchange", "Sink", "UpstreamTransport"]

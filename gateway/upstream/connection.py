@@ -1,0 +1,226 @@
+"""One HTTP/1.1 connection to a backend, on a C parser, reading as fast as the backend writes.
+
+An exchange is one request and its response. The connection pushes the response into a `Sink`, from within
+the event loop's read callback: no task, queue or wrapper stands between the socket and what makes
+frames of it. The sink learns at once when the message is complete, however far its consumer is, and may
+pause reading when its buffer is full.
+
+    IDLE --send()--> WAITING --headers--> RECEIVING --final chunk or length--> COMPLETE --reuse--> IDLE
+                        \\---------------------\\-- closed, broken, cut short --> CLOSED
+
+Every exchange ends in exactly one `Sink.ended`. A body without length and chunking ends with the
+connection, which looks the same as a backend that died: it counts as cut short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from enum import Enum
+from typing import Protocol, cast
+
+import httptools
+
+__all__ = ["End", "Sink", "State", "UpstreamConnection"]
+
+Headers = list[tuple[bytes, bytes]]
+BURST_BYTES = 64 * 1024
+"""A read this long means that the backend is faster than this loop."""
+
+
+class End(Enum):
+    """How an exchange ended, as seen on the wire."""
+
+    COMPLETE = "complete"
+    CUT_SHORT = "cut short"
+    """The connection closed before the message was complete."""
+    BROKEN = "broken"
+    """What came was no HTTP message, or in an encoding that was not asked for."""
+    CLOSED = "closed"
+    """We closed it."""
+
+
+class Sink(Protocol):
+    """Where a response goes. The calls come from the event loop and must not block or raise."""
+
+    def head(self, status: int, headers: Headers) -> None:
+        """Status line and headers (names in lower case) have come."""
+
+    def body(self, data: bytes) -> None:
+        """Bytes of the body, without chunk framing, as they were read."""
+
+    def read_over(self) -> None:
+        """All that one read brought has been pushed; more reads may follow."""
+
+    def ended(self, end: End) -> None:
+        """The exchange is over; nothing follows."""
+
+
+class State(Enum):
+    IDLE = "idle"
+    WAITING = "waiting"
+    RECEIVING = "receiving"
+    COMPLETE = "complete"
+    CLOSED = "closed"
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """`closed` is a future that is done when the socket is gone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.state = State.IDLE
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.received_bytes = False
+        """Whether any byte of the current response has come."""
+        self.exchanges = 0
+        self._transport: asyncio.Transport | None = None
+        self._sink: Sink | None = None
+        self._headers: Headers = []
+        self._parser: httptools.HttpResponseParser | None = None
+        self._inflate: zlib._Decompress | None = None
+        self._reading = True
+
+    def __repr__(self) -> str:
+        return f"<UpstreamConnection {self.state.value}, {self.exchanges} exchanges>"
+
+    # -- what its user calls
+
+    def send(self, head: bytes, content: bytes, sink: Sink) -> None:
+        """Begin an exchange. The connection must be IDLE."""
+        assert self._transport is not None
+        self.state = State.WAITING
+        self.received_bytes = False
+        self.exchanges += 1
+        self._headers = []
+        self._inflate = None
+        self._sink = sink
+        self._parser = httptools.HttpResponseParser(self)
+        if len(content) > 65536:
+            self._transport.write(head)
+            self._transport.write(content)
+        else:
+            self._transport.write(head + content)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another exchange may be begun."""
+        return self.state is State.IDLE and self._transport is not None and not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the socket now, whatever is under way; unsent bytes are dropped."""
+        self._end(End.CLOSED)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def discard(self) -> None:
+        """Dialling failed or was given up: uvloop then drops a transport without a word to its protocol."""
+        self.close()
+        self.connection_lost(None)
+
+    def pause(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self.state is State.CLOSED:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            self.close()  # bytes that nobody asked for: never reuse this connection
+            return
+        self.received_bytes = True
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error):
+            self._fail()
+        if self._sink is not None:
+            self._sink.read_over()
+        if len(data) >= BURST_BYTES:
+            self._let_others_in()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(End.CUT_SHORT)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # -- httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        assert self._sink is not None
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self._headers = []
+            return
+        self.state = State.RECEIVING
+        for name, value in self._headers:
+            if name == b"content-encoding" and value.lower() != b"identity":
+                self._inflate = _decompressor(value.lower())
+        self._sink.head(status, [pair for pair in self._headers if pair[0] != b"content-encoding"])
+
+    def on_body(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is not None:
+            if self._inflate is not None:
+                data = self._inflate.decompress(data)
+            if data:
+                sink.body(data)
+
+    def on_message_complete(self) -> None:
+        if self.state is not State.RECEIVING:
+            return
+        assert self._parser is not None
+        assert self._transport is not None
+        if self._parser.should_keep_alive() and self._reading:
+            self._end(End.COMPLETE, State.IDLE)
+        else:
+            self._transport.close()
+            self._end(End.COMPLETE, State.COMPLETE)
+
+    # -- mechanism
+
+    def _let_others_in(self) -> None:
+        """libuv goes on reading a busy socket many times before it looks at another: end its turn here."""
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _fail(self) -> None:
+        self._end(End.BROKEN)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, end: End, state: State = State.CLOSED) -> None:
+        sink, self._sink, self._parser = self._sink, None, None
+        self.state = state
+        if sink is not None:
+            sink.ended(end)
+
+
+def _decompressor(encoding: bytes) -> zlib._Decompress:
+    """For a backend (or a proxy before it) that compresses although it was asked not to."""
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        raise zlib.error(f"unknown content-encoding {encoding!r}")
+    return zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)

@@ -1,0 +1,234 @@
+"""Requests to one backend: httpx's transport interface over connections that push.
+
+Two ways to use it:
+
+* `open(request, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
+* `handle_async_request(request)`, httpx's own interface, for answers that are read whole.
+
+llama-server closes the connection after every stream, so streams never reuse one. Other answers do: an idle
+connection is kept for less than the five seconds after which llama-server closes it, and when a reused
+one turns out to be stale (closed with no byte of a response) the request is sent once more, on a new one.
+
+There is no limit on connections here: leases are the only limit, and a second queue would hide from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+
+from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
+
+__all__ = ["Address", "Exchange", "UpstreamTransport"]
+
+IDLE_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a backend listens: a host and port, or a Unix socket."""
+
+    host: str
+    port: int
+    tls: bool = False
+    unix_socket: str | None = None
+
+    @classmethod
+    def of(cls, url: httpx.URL, unix_socket: str | None) -> Address:
+        tls = url.scheme == "https"
+        return cls(url.host, url.port or (443 if tls else 80), tls, unix_socket)
+
+
+class Exchange:
+    """A request that was sent and the connection that carries it."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: UpstreamConnection) -> None:
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<Exchange on {self._connection!r}>"
+
+    def pause(self) -> None:
+        """Stop reading: the consumer's buffer is full."""
+        self._connection.pause()
+
+    def resume(self) -> None:
+        self._connection.resume()
+
+    def close(self) -> None:
+        """Close the connection at once. The sink hears `End.CLOSED` unless the exchange was over."""
+        self._connection.close()
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        return self._connection.closed
+
+
+class UpstreamTransport(httpx.AsyncBaseTransport):
+    """For one backend. Raises `httpx.ConnectError`, `httpx.ConnectTimeout`, `httpx.RemoteProtocolError`."""
+
+    def __init__(
+        self, address: Address, *, connect_timeout_s: float, ssl_context: ssl.SSLContext | None = None
+    ) -> None:
+        self._address = address
+        self._connect_timeout_s = connect_timeout_s
+        self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
+        self._connections: set[UpstreamConnection] = set()
+        self._idle: list[tuple[float, UpstreamConnection]] = []
+
+    def __repr__(self) -> str:
+        return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
+
+    @property
+    def connections(self) -> int:
+        """Sockets that are open, idle ones included."""
+        return len(self._connections)
+
+    async def open(self, request: httpx.Request, sink: Sink) -> Exchange:
+        """Connect and send; the response goes to `sink`. The request's content must be bytes."""
+        connection = await self._connect()
+        connection.send(_head(request), request.content, sink)
+        return Exchange(connection)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        connection = self._take_idle()
+        if connection is not None:
+            with contextlib.suppress(_Stale):
+                return await self._answer(request, connection)
+        return await self._answer(request, await self._connect())
+
+    async def aclose(self) -> None:
+        """Close every connection. Bounded: nothing is waited for but the sockets' own end."""
+        closing = [connection.closed for connection in self._connections]
+        for connection in list(self._connections):
+            connection.close()
+        self._idle.clear()
+        if closing:
+            await asyncio.wait(closing, timeout=1.0)
+
+    async def _answer(self, request: httpx.Request, connection: UpstreamConnection) -> httpx.Response:
+        reused = connection.exchanges > 0
+        body = _Body(self, connection)
+        connection.send(_head(request), request.content, body)
+        try:
+            status, headers = await body.started
+        except httpx.RemoteProtocolError as error:
+            if reused and not connection.received_bytes:
+                raise _Stale from error
+            error.request = request
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        return httpx.Response(status, headers=headers, stream=body, extensions={"http_version": b"HTTP/1.1"})
+
+    async def _connect(self) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(loop)
+        self._connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._dial(loop, connection)
+        except BaseException as error:
+            connection.discard()
+            if isinstance(error, TimeoutError):
+                raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout_s} s") from error
+            if isinstance(error, OSError):
+                raise httpx.ConnectError(str(error)) from error
+            raise
+        return connection
+
+    async def _dial(self, loop: asyncio.AbstractEventLoop, connection: UpstreamConnection) -> None:
+        address = self._address
+        if address.unix_socket is not None:
+            await loop.create_unix_connection(lambda: connection, address.unix_socket)
+        else:
+            await loop.create_connection(lambda: connection, address.host, address.port, ssl=self._ssl)
+
+    def _take_idle(self) -> UpstreamConnection | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            since, connection = self._idle.pop()
+            if connection.reusable and now - since < IDLE_S:
+                return connection
+            connection.close()
+        return None
+
+    def keep(self, connection: UpstreamConnection) -> None:
+        """Keep a connection whose exchange is complete, if it may be used again."""
+        if connection.reusable:
+            loop = asyncio.get_running_loop()
+            self._idle.append((loop.time(), connection))
+            loop.call_later(IDLE_S, self._expire)
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        expired = [connection for since, connection in self._idle if now - since >= IDLE_S]
+        self._idle = [(since, connection) for since, connection in self._idle if now - since < IDLE_S]
+        for connection in expired:
+            connection.close()
+
+
+class _Stale(Exception):
+    """A reused connection was closed before a byte of the response came."""
+
+
+class _Body(httpx.AsyncByteStream):
+    """The sink of an answer that is read whole, and httpx's view of its body."""
+
+    def __init__(self, transport: UpstreamTransport, connection: UpstreamConnection) -> None:
+        self.started: asyncio.Future[tuple[int, Headers]] = asyncio.get_running_loop().create_future()
+        self._transport = transport
+        self._connection = connection
+        self._pieces: list[bytes] = []
+        self._end: End | None = None
+        self._changed = asyncio.Event()
+
+    def head(self, status: int, headers: Headers) -> None:
+        if not self.started.done():
+            self.started.set_result((status, headers))
+
+    def body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def read_over(self) -> None:
+        self._changed.set()
+
+    def ended(self, end: End) -> None:
+        self._end = end
+        self._changed.set()
+        if not self.started.done():
+            self.started.set_exception(httpx.RemoteProtocolError(f"no response: {end.value}"))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            pieces, self._pieces = self._pieces, []
+            for piece in pieces:
+                yield piece
+            if self._end is End.COMPLETE:
+                self._transport.keep(self._connection)
+                return
+            if self._end is not None:
+                raise httpx.RemoteProtocolError(f"response {self._end.value}")
+            if not pieces:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def aclose(self) -> None:
+        if self._end is not End.COMPLETE:
+            self._connection.close()
+
+
+def _head(request: httpx.Request) -> bytes:
+    """Request line and headers as bytes; httpx has set host and content-length."""
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    lines += [b"%s: %s" % pair for pair in request.headers.raw]
+    return b"\r\n".join(lines) + b"\r\n\r\n"

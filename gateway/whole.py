@@ -1,0 +1,129 @@
+"""An answer that is no stream: wait for a lease, ask the backend, read the answer whole, send it.
+
+The lease is released before the body is sent: a success when the upstream's message is complete, an error
+answer likewise, anything else as abandoned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import orjson
+from starlette.types import Receive, Send
+
+from admission import Lease, Outcome
+from gateway.admit import granted, owned, submit
+from gateway.answers import error_of_answer
+from gateway.backend import Backend
+from gateway.context import RequestContext
+from gateway.disconnect import until_client_gone
+from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.fleet import Fleet
+from gateway.generation import Generation
+from gateway.metering import Meter
+from gateway.replies import send_whole
+from gateway.settings import Settings
+
+__all__ = ["WholeAnswer"]
+
+
+class WholeAnswer:
+    def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._generation = generation
+        self._context: RequestContext = generation.context
+        self._meter = Meter()
+
+    async def serve(self, receive: Receive, send: Send) -> None:
+        """Raises `GatewayError`, or `ClientGone` when the client left."""
+        sent = False
+        try:
+            with until_client_gone(receive) as watch:
+                status, body = await self._answer()
+                await send_whole(send, status, [(b"content-type", b"application/json")], body)
+                sent = True
+        finally:
+            self._generation.book(self._meter, self._fleet.scheduler)
+        if watch.gone and not sent:
+            raise ClientGone
+
+    async def _answer(self) -> tuple[int, bytes]:
+        """Once, or twice where the first backend is known not to have begun."""
+        for attempts_left in (1, 0):
+            lease = await self._admitted()
+            try:
+                return await self._ask(lease)
+            except GatewayError as error:
+                if not (attempts_left and self._fleet.may_retry(error, lease)):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _admitted(self) -> Lease:
+        context, demand = self._context, self._generation.demand
+        loop = asyncio.get_running_loop()
+        context.queued_at = context.queued_at or loop.time()
+        settled = asyncio.Event()
+        ticket = submit(self._fleet.queue, demand, settled.set)
+        with owned(ticket, self._fleet.scheduler):
+            await settled.wait()
+        context.granted_at = loop.time()
+        return granted(ticket, self._fleet.scheduler)
+
+    async def _ask(self, lease: Lease) -> tuple[int, bytes]:
+        backend = self._fleet.backend_of(lease.pool_name)
+        self._context.backend = backend.name
+        ending = Outcome.UNUSED
+        try:
+            request = backend.request(self._generation.path, self._generation.body, self._generation.headers)
+            ending = Outcome.ABANDONED
+            status, body = await self._exchange(backend, request, lease)
+            ending = Outcome.FINISHED if 200 <= status < 300 else Outcome.REFUSED
+        except httpx.ConnectError as error:
+            ending = Outcome.UNUSED
+            message = "the backend could not be reached"
+            raise UpstreamError("upstream_unreachable", message, retry_safe=True) from error
+        except httpx.TransportError as error:
+            message = "the backend closed the connection before its answer was complete"
+            raise UpstreamError("upstream_truncated", message) from error
+        finally:
+            lease.release(ending)
+        return self._rewritten(backend, status, body)
+
+    async def _exchange(self, backend: Backend, request: httpx.Request, lease: Lease) -> tuple[int, bytes]:
+        """Status and whole body, within the limits of time."""
+        timeouts = self._settings.timeouts
+        loop = asyncio.get_running_loop()
+        asked_at = self._context.asked_at = loop.time()
+        limit = "total_timeout" if timeouts.total_s <= timeouts.first_byte_s else "first_byte_timeout"
+        try:
+            async with asyncio.timeout(min(timeouts.first_byte_s, timeouts.total_s)) as deadline:
+                response = await backend.transport.handle_async_request(request)
+                lease.start()
+                self._context.answered_at = loop.time()
+                limit = "total_timeout"
+                deadline.reschedule(asked_at + timeouts.total_s)
+                try:
+                    return response.status_code, await response.aread()
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            raise UpstreamError(limit, "the backend did not answer in time", status=504) from error
+
+    def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
+        """The backend's success under the gateway's identity. Raises its error."""
+        scrub = backend.scrubber(self._generation.identity.model)
+        if not 200 <= status < 300:
+            raise error_of_answer(status, scrub(body))
+        try:
+            parsed: Any = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamError("upstream_broken", "the backend's answer is not JSON") from error
+        if not isinstance(parsed, dict):
+            raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
+        self._meter.read(parsed)
+        self._meter.settle()
+        self._generation.identity.stamp(parsed)
+        return status, orjson.dumps(parsed)

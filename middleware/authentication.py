@@ -1,0 +1,68 @@
+"""Who is asking: a key as `authorization: Bearer KEY` or `x-api-key: KEY`, looked up as bytes.
+
+Public paths need none, and what the operator's endpoints need they check themselves. Everything else without
+a known key is answered 401 before its body is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.context import TenantIdentity, context_of
+from gateway.errors import ClientError
+
+__all__ = ["Authentication", "presented_keys"]
+
+
+class Authentication:
+    """`identify` maps the bytes of a presented key to a tenant, in constant time, or to None."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        identify: Callable[[bytes], TenantIdentity | None],
+        *,
+        public_paths: frozenset[str],
+        operator_prefixes: tuple[str, ...],
+    ) -> None:
+        self._app = app
+        self._identify = identify
+        self._public = public_paths
+        self._operators = operator_prefixes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path not in self._public and not path.startswith(self._operators):
+            context_of(scope).tenant = self._tenant(scope)
+        await self._app(scope, receive, send)
+
+    def _tenant(self, scope: Scope) -> TenantIdentity:
+        keys = presented_keys(scope)
+        found = self._identify(keys[0]) if len(keys) == 1 else None
+        if found is None:
+            message = "no API key was given" if not keys else "the API key is not known here"
+            raise ClientError(
+                "invalid_api_key",
+                message,
+                status=401,
+                kind="authentication_error",
+                headers=[(b"www-authenticate", b"Bearer")],
+            )
+        return found
+
+
+def presented_keys(scope: Scope) -> list[bytes]:
+    """The different keys that the request carries: more than one is as good as none."""
+    found: list[bytes] = []
+    for name, value in scope["headers"]:
+        key = b""
+        if name == b"authorization":
+            scheme, _, credentials = value.partition(b" ")
+            key = credentials.strip() if scheme.lower() == b"bearer" else b""
+        elif name == b"x-api-key":
+            key = value.strip()
+        if key and key not in found:
+            found.append(key)
+    return found

@@ -1,0 +1,35 @@
+"""CORS for configured origins: Starlette's raw ASGI middleware, with an empty 204 for a preflight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+__all__ = ["Cors"]
+
+_EXPOSED = ("x-request-id", "server-timing", "retry-after", "x-slotgate-reason")
+
+
+class Cors(CORSMiddleware):
+    """Outside authentication: a preflight carries no key, and a refusal must be readable too."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED,
+            max_age=600,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code != 200:
+            return response
+        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return Response(status_code=204, headers=kept)

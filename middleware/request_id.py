@@ -1,0 +1,42 @@
+"""Outermost: gives every request its id and its context, and every response its id header.
+
+The only wrapper of `send` in the stack. It notes the status for the layers inside, so that none of them has
+to stand in the path of a frame as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.context import RequestContext, attach
+
+__all__ = ["RequestId"]
+
+_kept = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
+
+
+class RequestId:
+    """The client's `x-request-id` is kept if it is 1-128 of `[A-Za-z0-9._:-]`, else one is minted."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given.decode() if _kept(given) else secrets.token_hex(16)
+        context = RequestContext(request_id, asyncio.get_running_loop().time())
+        attach(scope, context)
+        header = (b"x-request-id", request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if context.status is None and message["type"] == "http.response.start":
+                context.status = message["status"]
+                timing = context.server_timing(asyncio.get_running_loop().time())
+                message["headers"] = [*message["headers"], header, (b"server-timing", timing)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

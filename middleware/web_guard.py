@@ -1,0 +1,81 @@
+"""For a gateway without keys: no web page may use it through somebody's browser.
+
+A page can make a browser send requests to a loopback address, under a name of its own that resolves there,
+and as a form without any permission. So without keys the `Host` must be a loopback name or an allowed one,
+a foreign `Origin` is refused, and a body must be declared as JSON or multipart, which a page cannot send
+unasked. Public paths (health checks of an orchestrator, under any name) are left alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.errors import ClientError
+
+__all__ = ["WebGuard"]
+
+
+class WebGuard:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed_hosts: Iterable[str],
+        allowed_origins: Iterable[str],
+        public_paths: frozenset[str],
+    ) -> None:
+        self._app = app
+        self._public = public_paths
+        self._hosts = frozenset(host.lower().rstrip(".") for host in allowed_hosts)
+        self._origins = frozenset(allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in self._public:
+            self._check(scope["method"], Headers(scope=scope))
+        await self._app(scope, receive, send)
+
+    def _check(self, method: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        self._check_host(host)
+        self._check_origin(headers.get("origin"), host)
+        if method == "POST":
+            _check_content_type(headers.get("content-type", ""))
+
+    def _check_host(self, host: str) -> None:
+        name = _host_name(host)
+        if not _is_loopback(name) and name not in self._hosts:
+            message = f"the host {name!r} is not allowed here; see server.allowed_hosts"
+            raise ClientError("host_not_allowed", message, status=403, kind="permission_error")
+
+    def _check_origin(self, origin: str | None, host: str) -> None:
+        if origin is None or "*" in self._origins or origin.lower() in self._origins:
+            return
+        if urlsplit(origin).netloc.lower() != host.lower():
+            message = f"pages of {origin!r} may not use this gateway; see server.cors_origins"
+            raise ClientError("origin_not_allowed", message, status=403, kind="permission_error")
+
+
+def _check_content_type(value: str) -> None:
+    kind = value.partition(";")[0].strip().lower()
+    if kind not in ("application/json", "multipart/form-data"):
+        message = "content-type must be application/json (or multipart/form-data for files)"
+        raise ClientError("unsupported_content_type", message, status=415)
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

@@ -1,0 +1,23 @@
+"""What the whole suite shares. It lives in `tests.support.fixtures`."""
+
+from tests.support.fixtures import (
+    anyio_backend,
+    no_stray_tasks,
+    nothing_left,
+    pytest_collection_modifyitems,
+    run_llama,
+    small_model,
+    tiny_llama,
+    tiny_model,
+)
+
+__all__ = [
+    "anyio_backend",
+    "no_stray_tasks",
+    "nothing_left",
+    "pytest_collection_modifyitems",
+    "run_llama",
+    "small_model",
+    "tiny_llama",
+    "tiny_model",
+]

@@ -1,0 +1,180 @@
+"""Clients that read slowly, or not at all: they cost memory that is bounded, and never a slot."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.keys import hash_key
+from tests.support.client import RawClient, read_stream
+from tests.support.connection import Request
+from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import DONE, END, STOP, H, T, chunked
+from tests.support.script import Fin, Flood, Paced, Script, Write
+from tests.support.scripted import ScriptedUpstream
+from tests.support.served import backend_table, served_gateway
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1024 * 1024
+LOGPROBS = T("x").replace(b'"finish_reason"', b'"logprobs":{"content":[]},"finish_reason"')
+"""A frame that may not be merged."""
+
+
+def big(size: int, frame: bytes = T("x" * 100)) -> Script:
+    return [Write(H), Flood(size, frame), Write(chunked(STOP, DONE) + END), Fin()]
+
+
+def then_small(first: Script) -> ScriptedUpstream:
+    """One slot; the first request gets this script, later ones a short answer."""
+    small: Script = [Write(H + chunked(T("mine"), STOP, DONE) + END), Fin()]
+    fu = ScriptedUpstream(lambda request: first if b'"first"' in request.body else small)
+    fu.llama.total_slots = 1
+    return fu
+
+
+@pytest.mark.parametrize("attempt", ["once"])
+async def test_the_next_request_is_admitted_within_50_ms_of_the_upstreams_end(attempt: str) -> None:
+    """One slot; a client stalled after the first frame of a 5 MB answer that never closes."""
+    waits: list[float] = []
+    for _ in range(2):
+        fu = then_small(big(5_000_000))
+        async with fu, running_gateway(settings_for(fu.url)) as gateway:
+            async with await gateway.client(receive_buffer=4096) as wedged:
+                await wedged.post(CHAT, chat("first"))
+                wedged.stop_reading()
+                frames = await read_stream(gateway.url, CHAT, chat("second"))
+                assert text_of(frames) == "mine"
+                first, second = fu.generations
+                waits.append((second.received_ns - first.write_ns[-1]) / 1e6)
+        assert fu.llama.deferred == 0
+        if waits[-1] < 50:
+            return
+    raise AssertionError(f"admitted after {waits} ms")
+
+
+async def test_a_stalled_client_gets_the_rest_from_memory_when_it_reads_on() -> None:
+    fu = then_small(big(3 * MIB))
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.post(CHAT, chat("first"))
+            client.stop_reading()
+            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            client.resume_reading()
+            frames = [frame async for frame in client.frames()]
+        assert frames[-1].data == DONE
+        assert len(text_of(frames)) >= 3 * MIB // len(chunked(T("x" * 100))) * 100
+
+
+async def test_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> None:
+    fu = then_small([Write(H), Flood(64 * MIB, LOGPROBS)])
+    streaming = {"client_stall_timeout_s": 0.3, "stream_buffer_bytes": MIB}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.post(CHAT, chat("first"))
+            client.stop_reading()
+            await fu.until(lambda: not fu.generations[0].connection.is_open, within=3)
+            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            client.resume_reading()
+            await client.body()
+            assert not client.clean_end
+
+
+async def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_too_long_in_all() -> None:
+    """Each of its sends returns in time; together they hold the upstream up."""
+    fu = then_small([Write(H), Flood(256 * MIB, LOGPROBS)])
+    streaming = {"client_stall_timeout_s": 0.5, "stream_buffer_bytes": 65536}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.post(CHAT, chat("first"))
+            taken = asyncio.create_task(drip(client))
+            await fu.until(lambda: not fu.generations[0].connection.is_open, within=5)
+            await taken
+            assert client.received_bytes < 256 * MIB
+
+
+async def drip(client: RawClient) -> None:
+    """Read a little every few milliseconds, until the connection ends."""
+    async for _ in client.pieces():
+        client.stop_reading()
+        await asyncio.sleep(0.01)
+        client.resume_reading()
+
+
+async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
+    """Bursts and pauses, each shorter than the limit."""
+    script: Script = [Write(H), Paced(200, count=200), Write(chunked(STOP, DONE) + END), Fin()]
+    fu = then_small(script)
+    streaming = {"client_stall_timeout_s": 0.3}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        async with await gateway.client() as client:
+            await client.post(CHAT, chat("first"))
+            got = []
+            async for frame in client.frames():
+                got.append(frame)
+                if len(got) % 40 == 0:
+                    client.stop_reading()
+                    await asyncio.sleep(0.1)
+                    client.resume_reading()
+    assert got[-1].data == DONE
+    assert text_of(got) == "".join(f" {number}" for number in range(200))
+
+
+async def test_when_memory_is_spent_the_biggest_stalled_stream_of_the_biggest_tenant_goes() -> None:
+
+    def script(request: Request) -> Script:
+        size = int(request.json()["messages"][0]["content"]) * MIB
+        return [Write(H), Flood(size, LOGPROBS), Write(chunked(STOP, DONE) + END), Fin()]
+
+    fu = ScriptedUpstream(script, llama=LlamaLike(8))
+    tenants = [{"name": name, "key_hashes": [hash_key(f"sg-{name}")]} for name in ("greedy", "modest")]
+    streaming = {"stream_buffer_bytes": 64 * MIB, "stream_buffers_total_bytes": 64 * MIB}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming, tenant=tenants)) as gateway:
+        clients: dict[str, RawClient] = {}
+        for tenant, size in [("greedy", 12), ("modest", 20), ("greedy", 24), ("modest", 16)]:
+            client = clients[f"{tenant} {size}"] = await gateway.client(receive_buffer=4096)
+            await client.post(CHAT, chat(str(size)), f"authorization: Bearer sg-{tenant}".encode())
+            client.stop_reading()
+            await fu.until(lambda: fu.generations[-1].finished or gateway.fleet.buffers.cuts, within=10)
+        await gateway.until(lambda: gateway.fleet.buffers.cuts == 1)
+        for client in clients.values():
+            client.resume_reading()
+        ends = {}
+        for name, client in clients.items():
+            await client.body(within=10)
+            ends[name] = client.clean_end
+            client.close()
+    assert ends == {"greedy 12": True, "modest 20": True, "greedy 24": False, "modest 16": True}
+
+
+async def test_two_hundred_stalled_readers_hold_what_they_may_and_no_more(tmp_path: Path) -> None:
+    """64 MB are offered to each; the gateway's memory grows by the budget, not by what is offered."""
+    readers, budget = 200, 64 * MIB
+    fu = ScriptedUpstream(lambda _: [Write(H), Flood(64 * MIB, LOGPROBS)], llama=LlamaLike(readers))
+    configuration = backend_table("{url}") + (
+        "[admission]\nmax_queue = 1000\n[streaming]\n"
+        f"stream_buffer_bytes = 262144\nstream_buffers_total_bytes = {budget}\nclient_stall_timeout_s = 60\n"
+    )
+    async with fu, served_gateway(tmp_path, configuration.replace("{url}", fu.url)) as served:
+        before = resident(served.process.pid)
+        clients = [await RawClient.connect(served.url, receive_buffer=4096) for _ in range(readers)]
+        for client in clients:
+            await client.post(CHAT, chat("first"))
+            client.stop_reading()
+        written = -1
+        while written != (written := sum(connection.written_bytes for connection in fu.connections)):
+            await asyncio.sleep(0.3)  # until the upstreams are stopped
+        grown = resident(served.process.pid) - before
+        print(f"{readers} stalled readers: {grown / MIB:.0f} MiB")
+        for client in clients:
+            client.reset()
+        await fu.until(lambda: fu.open <= 1, within=10)
+    assert grown < budget + readers * 512 * 1024
+
+
+def resident(pid: int) -> int:
+    """Bytes of resident memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

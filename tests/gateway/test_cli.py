@@ -1,0 +1,192 @@
+"""The command line as a user and a script meet it."""
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+from gateway.keys import KeysError, hash_key
+from gateway.run_options import RunOptions
+from gateway.settings import Fault, Settings, SettingsError
+
+ROOT = Path(__file__).parents[2]
+VALID = '[[backend]]\nname = "gpu0"\nurl = "http://127.0.0.1:8081"\n'
+INVALID = '[server]\nport = 0\n[timeouts]\nidle_s = "long"\n' + VALID
+
+
+def slotgate(*arguments: str, environ: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, env={"SLOTGATE_CONFIG": "", **(environ or {})})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], str]:
+    def written(text: str) -> str:
+        path = tmp_path / "slotgate.toml"
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[object], int]], None]:
+    """Put a function in the place of the one that a command starts: `gateway.serve`'s or `gateway.run`'s."""
+
+    def put(name: str, function: Callable[[object], int]) -> None:
+        module = ModuleType(f"gateway.{name}")
+        setattr(module, name, function)
+        monkeypatch.setitem(sys.modules, f"gateway.{name}", module)
+
+    return put
+
+
+def test_check_explains_a_valid_configuration(config: Callable[[str], str]) -> None:
+    result = slotgate("check", "--config", config(VALID))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "gpu0 at http://127.0.0.1:8081" in result.stdout
+
+
+def test_the_configuration_may_be_named_by_the_environment(config: Callable[[str], str]) -> None:
+    assert slotgate("check", environ={"SLOTGATE_CONFIG": config(VALID)}).exit_code == 0
+
+
+def test_the_environment_overrides_the_file(config: Callable[[str], str]) -> None:
+    result = slotgate("check", "--config", config(VALID), environ={"SLOTGATE_SERVER__PORT": "9999"})
+    assert "http://127.0.0.1:9999" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_all_faults_are_on_stderr_one_a_line_with_exit_code_2(
+    command: str, config: Callable[[str], str]
+) -> None:
+    result = slotgate(command, "--config", config(INVALID))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["server.port", "timeouts.idle_s"]
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_without_a_configuration_it_says_how_to_give_one(command: str) -> None:
+    result = slotgate(command)
+    assert result.exit_code == 2
+    assert "give --config FILE or set SLOTGATE_CONFIG" in result.stderr
+
+
+def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    result = slotgate("check", "--config", str(tmp_path / "none.toml"))
+    assert result.exit_code == 2
+    assert result.stderr == f"{tmp_path}/none.toml: cannot be read: No such file or directory\n"
+
+
+def test_serve_runs_the_settings_and_exits_as_the_server_does(
+    config: Callable[[str], str], stand_in: Callable[[str, Callable[[object], int]], None]
+) -> None:
+    served: list[object] = []
+
+    def serve(settings: object) -> int:
+        served.append(settings)
+        return 3
+
+    stand_in("serve", serve)
+    assert slotgate("serve", "--config", config(VALID)).exit_code == 3
+    [settings] = served
+    assert isinstance(settings, Settings)
+    assert settings.backends[0].name == "gpu0"
+
+
+def test_run_hands_on_what_it_was_asked_for(
+    tmp_path: Path, stand_in: Callable[[str, Callable[[object], int]], None]
+) -> None:
+    ran: list[object] = []
+
+    def run(options: object) -> int:
+        ran.append(options)
+        return 0
+
+    stand_in("run", run)
+    model, program = tmp_path / "m.gguf", tmp_path / "llama-server"
+    model.touch()
+    program.touch()
+    words = f"--port 9000 --host 0.0.0.0 --parallel 4 --ctx 8192 --llama-server {program}".split()
+    assert slotgate("run").exit_code == 0
+    assert slotgate("run", str(model), *words).exit_code == 0
+    assert ran == [RunOptions(), RunOptions(model, "0.0.0.0", 9000, 4, 8192, program)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [SettingsError((Fault("server.port", "is taken"),)), KeysError("cannot keep keys in /state")],
+    ids=["settings", "keys"],
+)
+def test_what_run_cannot_do_is_one_line_and_exit_code_2(
+    wrong: Exception, stand_in: Callable[[str, Callable[[object], int]], None]
+) -> None:
+    def run(_: object) -> int:
+        raise wrong
+
+    stand_in("run", run)
+    result = slotgate("run")
+    assert (result.exit_code, result.stderr) == (2, f"{wrong}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["--port", "0"], ["--port", "70000"], ["--parallel", "0"], ["--ctx", "x"], ["/no/such.gguf"]]
+)
+def test_an_option_that_makes_no_sense_is_exit_code_2(words: list[str]) -> None:
+    assert slotgate("run", *words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["new"], ["tenant", 0, "key_hashes", 0]),
+        (["new", "--operator"], ["server", "operator_key_hashes", 0]),
+    ],
+)
+def test_a_new_key_comes_with_its_hash_and_lines_to_paste(words: list[str], path: list[Any]) -> None:
+    result = slotgate("keys", *words)
+    assert result.exit_code == 0
+    key, digest = (line.split()[1] for line in result.stdout.splitlines()[:2])
+    assert digest == hash_key(key)
+    pasted: Any = tomllib.loads(result.stdout.partition("\n\n")[2])
+    for step in path:
+        pasted = pasted[step]
+    assert pasted == digest
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert slotgate("--version").stdout.startswith("slotgate, version ")
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_process_with_a_faulty_configuration_exits_2(config: Callable[[str], str]) -> None:
+    done = python("-m", "gateway", "check", "--config", config(INVALID))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_process_with_the_example_configuration_exits_0() -> None:
+    done = python("-m", "gateway", "check", "--config", "docs/slotgate.example.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("gateway.cli", ["pydantic", "starlette", "uvicorn", "httpx", "asyncio"]),
+        ("gateway.settings", ["starlette", "uvicorn", "httpx"]),
+        ("gateway.keys", ["pydantic", "starlette", "uvicorn", "httpx"]),
+    ],
+)
+def test_a_command_that_needs_no_server_loads_none(module: str, absent: list[str]) -> None:
+    done = python("-c", f"import sys, {module}; print([name for name in {absent} if name in sys.modules])")
+    assert done.stdout == "[]\n"

@@ -1,0 +1,77 @@
+"""What `slotgate check` says about a valid configuration."""
+
+from gateway.settings import explain
+from tests.support.configurations import BACKEND, digest, parsed
+
+
+def test_it_says_where_the_gateway_listens_and_for_whom() -> None:
+    assert "http://127.0.0.1:8080, from this machine only" in explain(parsed())
+    everywhere = parsed(server={"host": "::", "port": 9000, "allow_anonymous": True})
+    assert "http://[::]:9000, from other machines too" in explain(everywhere)
+
+
+def test_it_says_that_nobody_needs_a_key_without_tenants() -> None:
+    text = explain(parsed(server={"allowed_hosts": ["gpu.lan"]}))
+    assert "everybody who reaches it, without a key" in text
+    assert "loopback names, gpu.lan" in text
+
+
+def test_it_says_who_may_enter_and_how_far() -> None:
+    text = explain(
+        parsed(
+            server={"operator_key_hashes": [digest("f")]},
+            tenant=[
+                {
+                    "name": "team-a",
+                    "key_hashes": [digest("a"), digest("b")],
+                    "weight": 2,
+                    "models": ["qwen3"],
+                    "max_concurrent": 4,
+                    "max_tokens_limit": 100,
+                },
+                {"name": "guests", "key_hashes": []},
+            ],
+        )
+    )
+    expected = "team-a: 2 keys; qwen3; interactive; weight 2; 4 at a time; up to 100 tokens an answer"
+    assert expected in text
+    assert "guests: shut out, it has no key" in text
+    assert "operator: 1 key" in text
+
+
+def test_it_says_who_serves_what() -> None:
+    text = explain(
+        parsed(
+            model=[{"name": "qwen3", "aliases": ["gpt-4o"]}],
+            backend=[
+                {**BACKEND, "models": ["qwen3"], "slots": 1},
+                {"name": "local", "command": ["llama-server", "-m", "model.gguf"], "models": ["tiny"]},
+            ],
+        )
+    )
+    assert "gpu0 at http://127.0.0.1:8081: qwen3; 1 slot\n" in text
+    assert "local started as llama-server: tiny; as many slots as it says" in text
+    assert "qwen3 also answers to gpt-4o" in text
+
+
+def test_it_says_what_bounds_waiting_and_streams() -> None:
+    text = explain(
+        parsed(
+            admission={"max_queue": 7, "queue_timeout_s": 2.5, "max_queue_bytes": 2048},
+            streaming={"keepalive": "off", "client_stall_timeout_s": 9},
+            timeouts={"total_s": 100},
+        )
+    )
+    assert "at most 7 requests a model; 2 KiB of bodies in all" in text
+    assert "each for at most 2.5 s" in text
+    assert "no signs of life of our own" in text
+    assert "cut after 9 s" in text
+    assert "the whole answer within 100 s" in text
+
+
+def test_it_repeats_no_hash() -> None:
+    settings = parsed(
+        server={"operator_key_hashes": [digest("f")]}, tenant=[{"name": "a", "key_hashes": [digest("a")]}]
+    )
+    assert digest("a") not in explain(settings)
+    assert digest("f") not in explain(settings)

@@ -1,0 +1,88 @@
+"""Fixtures around `tests.support`: the event loop, leak checks, the real llama-server.
+
+Tests that use the real program get the marker `real` by themselves. Where its wheel exists they fail when it
+is not installed; elsewhere they are skipped.
+"""
+
+import inspect
+import platform
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.leaks import no_children_left, no_tasks_left
+from tests.support.llama import MissingPartError, RealLlama, smollm2
+from tests.support.tiny_model import write_tiny_model
+
+REAL_FIXTURES = {"tiny_llama", "run_llama", "small_model"}
+
+RunLlama = Callable[[RealLlama], RealLlama]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and REAL_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Async tests run on the loop that the gateway runs on."""
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves child processes behind, no async test leaves tasks."""
+    with no_children_left():
+        if inspect.iscoroutinefunction(request.function):
+            request.getfixturevalue("no_stray_tasks")
+        yield
+
+
+@pytest.fixture
+async def no_stray_tasks() -> AsyncIterator[None]:
+    async with no_tasks_left():
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that makes thousands of tokens a second and never ends by itself."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    write_tiny_model(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Path:
+    """A model that makes sentences, at about 100 tokens a second."""
+    _need_the_wheel()
+    try:
+        return smollm2()
+    except MissingPartError as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
+    """One llama-server for the whole run: 4 slots of 4,096 tokens."""
+    _need_the_wheel()
+    with RealLlama(tiny_model) as llama:
+        yield llama
+
+
+@pytest.fixture
+def run_llama() -> Iterator[RunLlama]:
+    """Runs one more until the test ends: `llama = run_llama(RealLlama(tiny_model, slots=1))`."""
+    _need_the_wheel()
+    with ExitStack() as running:
+        yield running.enter_context
+
+
+def _need_the_wheel() -> None:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("there is no llama-server wheel for this platform")

@@ -1,0 +1,107 @@
+"""The gateway under test: the real application behind the real uvicorn protocol, on port 0, in this loop.
+
+Leaving the block holds the gateway to the invariants that must stand after every request, however it ended:
+no lease, no ticket, no upstream connection but idle ones, no task that was not there before.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from uvicorn.server import ServerState
+
+from gateway.fleet import Fleet
+from gateway.serve import assemble
+from gateway.server import build_config
+from gateway.settings import Settings, parse
+from tests.support.client import Frame, RawClient
+
+CHAT = "/v1/chat/completions"
+SETTLED_WITHIN_S = 3.0
+
+
+def chat(text: str = "hi", **members: object) -> dict[str, Any]:
+    """A chat request; streaming unless `stream=False`."""
+    return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
+
+
+def data_of(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    """The parsed chunks of a stream; comments and the sentinel left out."""
+    return [orjson.loads(frame.data[6:]) for frame in frames if frame.data.startswith(b"data: {")]
+
+
+def text_of(frames: Sequence[Frame]) -> str:
+    """All content that a stream said."""
+    deltas = [choice["delta"] for chunk in data_of(frames) for choice in chunk.get("choices", ())]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def settings_for(*urls: str, **sections: Any) -> Settings:  # noqa: ANN401
+    """One backend a URL, serving the model `m`; `sections` as in the file, e.g. `streaming={...}`."""
+    backends = [
+        {"name": f"gpu{number}", "url": url, "models": ["m"], "health_interval_s": 0.2}
+        for number, url in enumerate(urls)
+    ]
+    return parse({"server": {"port": 0}, "backend": backends, **sections}, {})
+
+
+class Gateway:
+    """What a test talks to and looks into."""
+
+    def __init__(self, url: str, fleet: Fleet) -> None:
+        self.url = url
+        self.fleet = fleet
+
+    @property
+    def idle(self) -> bool:
+        scheduler = self.fleet.scheduler
+        leased = sum(backend.pool.leased for backend in self.fleet.backends.values())
+        return scheduler.depth == 0 and leased == 0 and not scheduler.leases
+
+    async def until(self, condition: Callable[[], object], within: float = SETTLED_WITHIN_S) -> None:
+        """Wait until `condition()` holds, looking once a loop turn of a millisecond."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        while not condition():
+            assert loop.time() < end, f"not within {within} s: {self.fleet!r}, {self.fleet.scheduler!r}"
+            await asyncio.sleep(0.001)
+
+    async def client(self, **options: int) -> RawClient:
+        return await RawClient.connect(self.url, **options)
+
+
+@asynccontextmanager
+async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIterator[Gateway]:
+    loop = asyncio.get_running_loop()
+    before = asyncio.all_tasks()
+    async with assemble(settings) as (app, fleet):
+        config = build_config(app, settings.server)
+        config.load()
+        state = ServerState()
+        protocol = config.http_protocol_class
+        server = await loop.create_server(
+            lambda: protocol(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
+            "127.0.0.1",
+            0,
+        )
+        gateway = Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", fleet)
+        try:
+            if ready:
+                await gateway.until(lambda: fleet.ready)
+            yield gateway
+            await gateway.until(lambda: gateway.idle)
+            await gateway.until(lambda: not state.tasks)
+        finally:
+            server.close()
+            for connection in list(state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
+        await gateway.until(lambda: all(b.transport.connections <= 1 for b in fleet.backends.values()))
+    await gateway.until(lambda: not (asyncio.all_tasks() - before - _streams()))
+
+
+def _streams() -> set["asyncio.Task[Any]"]:
+    """Tasks that asyncio's own stream server keeps for a moment after a close."""
+    return {task for task in asyncio.all_tasks() if "StreamReaderProtocol" in repr(task.get_coro())}

