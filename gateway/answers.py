@@ -39,5 +39,5 @@ def _error_object(body: bytes) -> dict[str, Any]:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {"message": body[:500].decode(errors="replace") or "the backend gave no reason"}
-    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
+    error = (parsed.get("error") or parsed) if isinstance(parsed, dict) else parsed
     return error if isinstance(error, dict) else {"message": str(error)[:500]}

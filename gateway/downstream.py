@@ -73,7 +73,7 @@ class Downstream:
         self._full = False
         self._closing = False
         self._stopped = False
-        self._blocked: _Continued | None = None
+        self._blocked: tuple[_Continued, bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Downstream:
         self.unread = 0
 
     def hand_over(self) -> None:
-        """Send what was put, now, if the request's task sleeps; else the task will.
+        """Send what was put, now, if the request's task sleeps; else the task will, and whatever is left.
 
         A step of `send` runs outside any task here. It may do what a socket write needs, and no more.
         """
@@ -127,17 +127,19 @@ class Downstream:
         if self._headers is not None or self._stopped:
             waiter.set_result(None)
             return
-        body = self._take()
-        sending = self._send({"type": "http.response.body", "body": body, "more_body": self._goes_on})
+        body, more = self._take(), self._goes_on
+        sending = self._send({"type": "http.response.body", "body": body, "more_body": more})
         try:
             waiting_for = sending.send(None)
         except StopIteration:
-            self.complete = self._closing and not self.unread
+            self._delivered(more=more)
+            if self.unread:
+                waiter.set_result(None)
         except Exception as error:
             waiter.set_exception(error)
         else:
             self.sending_since = self._loop.time()
-            self._blocked = _Continued(sending, waiting_for)
+            self._blocked = _Continued(sending, waiting_for), more
             waiter.set_result(None)
 
     def stop(self) -> None:
@@ -160,7 +162,7 @@ class Downstream:
         """
         while True:
             if self._blocked is not None:
-                await self._unblock(self._blocked)
+                await self._unblock(*self._blocked)
             while self.unread and not self._stopped:
                 await self._flush()
             if self._stopped:
@@ -224,17 +226,17 @@ class Downstream:
     async def _flush(self) -> None:
         body = self._take()
         await self._deliver(body, more=self._goes_on)
-        self._made_room()
 
-    async def _unblock(self, blocked: _Continued) -> None:
+    async def _unblock(self, blocked: _Continued, more: bool) -> None:
         """Wait for the `send` that `hand_over` could not finish."""
         self._blocked = None
         await blocked
-        self.sending_since = None
-        self.complete = self._closing and not self.unread
-        self._made_room()
+        self._delivered(more=more)
 
-    def _made_room(self) -> None:
+    def _delivered(self, *, more: bool) -> None:
+        """A `send` has returned."""
+        self.sending_since = None
+        self.complete = not more
         if self._full and self.unread <= self._limit // 2:
             self._full = False
             self.on_room()
@@ -244,8 +246,7 @@ class Downstream:
         if self._headers is not None:
             await self._start(self._headers())
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self.sending_since = None
-        self.complete = not more
+        self._delivered(more=more)
 
     async def _start(self, headers: Headers) -> None:
         self._headers = None

@@ -16,6 +16,7 @@ where they cross into the gateway, keeping their cause.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Headers = list[tuple[bytes, bytes]]
+_is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
 class Source(Enum):
@@ -133,7 +135,7 @@ class UpstreamAnswer(GatewayError):
         super().__init__(
             status,
             kind if isinstance(kind, str) else "upstream_error",
-            code if isinstance(code, str) else "upstream_error",
+            code if isinstance(code, str) and _is_word(code) else "upstream_error",
             message if isinstance(message, str) else "the backend reported an error",
         )
         self._error = error
@@ -146,4 +148,6 @@ class UpstreamAnswer(GatewayError):
         return cls(code if isinstance(code, int) and 400 <= code <= 599 else 500, cleaned)
 
     def payload(self) -> dict[str, Any]:
-        return {"message": self.message, "type": self.kind, **self._error}
+        code = self._error.get("code")
+        ours = {"message": self.message, "type": self.kind, "code": self.code if code is None else code}
+        return {**self._error, **ours}

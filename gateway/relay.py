@@ -78,6 +78,7 @@ class Relay:
         self._grace: asyncio.TimerHandle | None = None
         self._stopped_since: float | None = None
         self._stopped_s = 0.0
+        self._resumed_at: float | None = None
         out.on_full = self._stop_upstream
         out.on_room = self._resume_upstream
 
@@ -120,6 +121,7 @@ class Relay:
             sending_since=self._out.sending_since,
             stopped_since=self._stopped_since,
             stopped_s=self._stopped_s,
+            resumed_at=self._resumed_at,
         )
 
     # -- the upstream's sink
@@ -199,7 +201,8 @@ class Relay:
 
     def _resume_upstream(self) -> None:
         if self._exchange is not None and self._stopped_since is not None:
-            self._stopped_s += self._loop.time() - self._stopped_since
+            self._resumed_at = self._loop.time()
+            self._stopped_s += self._resumed_at - self._stopped_since
             self._stopped_since = None
             self._exchange.resume()
 

@@ -81,7 +81,7 @@ class StreamingAnswer:
                 out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
                 try:
-                    await self._run(out, frames, watchdog)
+                    await self._run(out, frames)
                 finally:
                     watchdog.close()
             if self._stalled and not watch.gone:
@@ -95,10 +95,10 @@ class StreamingAnswer:
 
     # -- the request's course
 
-    async def _run(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+    async def _run(self, out: Downstream, frames: ChatFrames) -> None:
         """All the way to the end of the body, if the client stays."""
         try:
-            await self._generate(out, frames, watchdog)
+            await self._generate(out, frames)
         except ClientGone:
             raise
         except Exception as error:
@@ -106,16 +106,16 @@ class StreamingAnswer:
             self._context.code = failure.code
             if not out.committed:
                 raise failure from error
-            out.close(b"data: " + failure.body() + b"\n\n")
+            out.close(frames.error_frame(failure.body()))
             await out.pump(lambda: True)
         await out.end()
 
-    async def _generate(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+    async def _generate(self, out: Downstream, frames: ChatFrames) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
             lease = await self._admitted(out)
             try:
-                relay = await self._relayed(lease, out, frames, watchdog)
+                relay = await self._relayed(lease, out, frames)
             finally:
                 lease.release(Outcome.UNUSED)
             if relay.error is None:
@@ -133,7 +133,7 @@ class StreamingAnswer:
         context.granted_at = self._loop.time()
         return granted(ticket, self._fleet.scheduler)
 
-    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> Relay:
+    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
         self._context.backend = backend.name
@@ -151,7 +151,6 @@ class StreamingAnswer:
         opening = self._loop.create_task(relay.open(backend.transport, request), name="upstream open")
         opening.add_done_callback(lambda _: out.wake())
         try:
-            watchdog.review()
             await out.pump(lambda: relay.over or (opening.done() and opening.exception() is not None))
             if opening.done():
                 opening.result()
