@@ -21,6 +21,8 @@ from gateway.llama_state import Event, State, next_state
 from gateway.ports import free_port
 from gateway.restart_policy import RestartLimits, RestartPolicy
 
+log = structlog.stdlib.get_logger(__name__)
+
 STOP_GRACE_S: Final = 5.0
 DEFAULT_LIMITS: Final = RestartLimits()
 
@@ -49,7 +51,6 @@ class LlamaProcess:
         self._on_change = on_change
         self._clock = clock
         self._sleep = sleep
-        self._log = structlog.stdlib.get_logger(__name__).bind(backend=command.name)
         self._state = State.STOPPED
         self._changed = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -150,8 +151,11 @@ class LlamaProcess:
                 await self._sleep(self._policy.delay_s(self._clock()))
                 self._move(Event.RETRY)
             self._failure = await self._one_process()
-            self._log.warning(
-                "llama-server ended", reason=self._failure.reason, last_line=self._failure.last_line
+            log.warning(
+                "llama-server ended",
+                backend=self.name,
+                reason=self._failure.reason,
+                last_line=self._failure.last_line,
             )
             self._move(Event.ENDED)
             if self._policy.is_exhausted:
@@ -176,7 +180,7 @@ class LlamaProcess:
         finally:
             await launched.child.end(self._grace_s)
             if launched.child.exit is None:
-                self._log.error("llama-server cannot be killed", pid=launched.child.pid)
+                log.error("llama-server cannot be killed", backend=self.name, pid=launched.child.pid)
             self._launched = None
         await launched.child.wait()  # whatever holds it in the kernel also holds the memory of its device
         return Failure(self._restart_reason or reason, launched.output.tail)
@@ -187,11 +191,11 @@ class LlamaProcess:
         self._move(Event.ANSWERED)
 
     def _heard(self, line: str) -> None:
-        self._log.debug("llama-server says", line=line)
+        log.debug("llama-server says", backend=self.name, line=line)
 
     def _move(self, event: Event) -> None:
         self._state = next_state(self._state, event)
-        self._log.info("llama-server", state=self._state.value, pid=self.pid, url=self.url)
+        log.info("llama-server", backend=self.name, state=self._state.value, pid=self.pid, url=self.url)
         self._changed.set()
         self._changed = asyncio.Event()
         if self._on_change is not None:
@@ -200,7 +204,7 @@ class LlamaProcess:
     def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
         """Also the way out when the event loop, not `stop()`, has cancelled the task."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("llama-server is no longer watched", exc_info=error)
+            log.error("llama-server is no longer watched", backend=self.name, exc_info=error)
         if task is not self._supervisor or self._state in {State.GIVEN_UP, State.STOPPED}:
             return
         if self._state is not State.STOPPING:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,7 +18,8 @@ from gateway.llama_process import LlamaProcess
 from gateway.llama_state import IllegalTransitionError, State
 from gateway.ports import LOOPBACK, free_port
 from gateway.restart_policy import RestartLimits
-from tests.support.processes import child_program, children, vanishes
+from tests.support.leaks import child_processes
+from tests.support.processes import child_program, command_line, vanishes
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,7 @@ async def running(
     async with process:
         yield process, history
     assert process.state is State.STOPPED
-    assert not history.pids & set(children())
+    assert not history.pids & set(child_processes())
 
 
 def status(process: LlamaProcess, path: str, key: str | None = None) -> int:
@@ -98,14 +98,10 @@ def status(process: LlamaProcess, path: str, key: str | None = None) -> int:
     return httpx.get(f"{process.url}{path}", headers=headers, trust_env=False).status_code
 
 
-def command_line(process: LlamaProcess) -> list[str]:
-    return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")[:-1]
-
-
 async def test_it_becomes_ready_and_stops_without_having_failed() -> None:
     async with running(llama()) as (process, history):
         await process.wait_ready(PATIENCE_S)
-        ready = (process.state, process.failure, process.pid in children())
+        ready = (process.state, process.failure, process.pid in child_processes())
         await process.stop()
 
     assert ready == (State.READY, None, True)
@@ -131,7 +127,7 @@ async def test_the_key_is_required_and_shown_nowhere() -> None:
     async with running(llama()) as (process, _):
         await process.wait_ready(PATIENCE_S)
 
-        assert process.api_key not in command_line(process)
+        assert process.api_key not in command_line(process.pid or 0)
         assert process.api_key not in repr(process)
         assert (status(process, "/props"), status(process, "/props", process.api_key)) == (401, 200)
 
@@ -192,7 +188,7 @@ async def test_a_child_that_dies_is_started_again_and_told_apart_from_a_stop() -
 
         assert told is not None
         assert told.reason == "killed by SIGKILL"
-        assert first not in children()
+        assert first not in child_processes()
         assert process.pid != first
 
 
@@ -213,7 +209,7 @@ async def test_scenario_118_a_child_that_ignores_sigterm_is_killed_after_the_gra
 
         await process.stop(grace_s=0.05)
 
-        assert not history.pids & set(children())
+        assert not history.pids & set(child_processes())
 
 
 async def test_two_stops_at_once_are_one() -> None:
@@ -343,17 +339,17 @@ async def test_the_cache_option_is_asked_of_the_program_itself() -> None:
     async with running(llama(shared=True)) as (process, _):
         await process.wait_ready(PATIENCE_S)
 
-        assert command_line(process)[-2:] == ["--cache-ram", "0"]
+        assert command_line(process.pid or 0)[-2:] == ["--cache-ram", "0"]
 
 
 async def test_fifty_restarts_leave_no_zombie() -> None:
-    before = set(children())
+    before = set(child_processes())
     limits = RestartLimits(max_starts=50)
     async with running(llama("crash"), limits=limits) as (_, history):
         await history.until(State.GIVEN_UP)
 
         assert history.states.count(State.STARTING) == 50
-        assert set(children()) == before
+        assert set(child_processes()) == before
 
 
 PARENT = """
