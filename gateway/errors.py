@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -139,13 +138,6 @@ class UpstreamAnswer(GatewayError):
             message if isinstance(message, str) else "the backend reported an error",
         )
         self._error = error
-
-    @classmethod
-    def of(cls, error: dict[str, Any], scrub: Callable[[bytes], bytes]) -> UpstreamAnswer:
-        """For an error inside a stream: its own code is the status, where it is one."""
-        cleaned = orjson.loads(scrub(orjson.dumps(error)))
-        code = cleaned.get("code")
-        return cls(code if isinstance(code, int) and 400 <= code <= 599 else 500, cleaned)
 
     def payload(self) -> dict[str, Any]:
         code = self._error.get("code")

@@ -23,10 +23,10 @@ from enum import Enum
 import httpx
 
 from admission import Lease, Outcome
-from gateway.answers import error_of_answer
+from gateway.answers import error_of_answer, error_of_event
 from gateway.context import RequestContext
 from gateway.downstream import Downstream
-from gateway.errors import GatewayError, UpstreamAnswer, UpstreamError
+from gateway.errors import GatewayError, UpstreamError
 from gateway.frames import DONE, ChatFrames
 from gateway.upstream import End, Exchange, UpstreamTransport
 from gateway.watchdog import StreamTimes
@@ -154,7 +154,7 @@ class Relay:
         if self.state is RelayState.SENTINEL:
             self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
         elif self.state is RelayState.REFUSING and complete:
-            error = error_of_answer(self._status, self._scrub(bytes(self._answer)))
+            error = error_of_answer(self._status, bytes(self._answer), self._scrub)
             self._fail(error, Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
         elif not self.over:
             self._fail(_cut_short(end), Outcome.ABANDONED)
@@ -164,7 +164,7 @@ class Relay:
     def _ending(self) -> None:
         """The stream's own last event has come, or none has although the body is over."""
         if self._frames.error is not None:
-            self._fail(UpstreamAnswer.of(self._frames.error, self._scrub), Outcome.ABANDONED)
+            self._fail(error_of_event(self._frames.error, self._scrub), Outcome.ABANDONED)
         elif self._frames.sentinel:
             self.state = RelayState.SENTINEL
             self._grace = self._loop.call_later(self._grace_s, self._grace_over)

@@ -116,7 +116,7 @@ class WholeAnswer:
         """The backend's success under the gateway's identity. Raises its error."""
         scrub = backend.scrubber(self._generation.identity.model)
         if not 200 <= status < 300:
-            raise error_of_answer(status, scrub(body))
+            raise error_of_answer(status, body, scrub)
         try:
             parsed: Any = orjson.loads(body)
         except orjson.JSONDecodeError as error:

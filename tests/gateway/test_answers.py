@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.answers import error_of_answer
+from gateway.answers import error_of_answer, error_of_event
 from gateway.errors import CapacityError, GatewayError, Source, UpstreamAnswer, UpstreamError
 from tests.support.notation import error_body
 
@@ -123,14 +123,14 @@ def test_a_code_that_is_a_word_becomes_the_reason() -> None:
 
 def test_the_code_of_a_framed_error_is_its_status() -> None:
     def status(code: object) -> int:
-        return UpstreamAnswer.of({"message": "m", "code": code}, lambda text: text).status
+        return error_of_event({"message": "m", "code": code}, lambda text: text).status
 
     assert [status(code) for code in (400, 503, 599)] == [400, 503, 599]
     assert [status(code) for code in (200, 399, 600, "400", None, True)] == [500] * 6
 
 
 def test_scenario_088_a_framed_error_does_not_tell_the_path_of_the_model() -> None:
-    error = UpstreamAnswer.of(
+    error = error_of_event(
         {"message": "failed to load /srv/m.gguf", "code": 500, "x": ["/srv/m.gguf"]},
         lambda text: text.replace(b"/srv/m.gguf", b"public"),
     )
