@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import uvloop
 from starlette.types import ASGIApp
 
 from gateway.app import Keys, build_app
+from gateway.children import Children
 from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
@@ -17,19 +19,34 @@ from gateway.logs import configure_logging
 from gateway.server import build_server
 from gateway.settings import Settings, Tenant
 
-__all__ = ["assemble", "keys_of", "serve"]
+__all__ = ["Moments", "assemble", "keys_of", "serve"]
 
 
-def serve(settings: Settings) -> int:
-    """Run until told to stop. Returns the exit code."""
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What is done on the way up: `started` is awaited when the children have been started and before
+    anybody is served, `listening` is called when everybody is."""
+
+    started: Callable[[], Awaitable[None]] | None = None
+    listening: Callable[[], None] = lambda: None
+
+
+def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
+    """Run until told to stop. Returns the exit code. Raises what `moments.started` raises.
+
+    `children` are the processes behind the backends with a command; left out, they are made from the settings.
+    """
     configure_logging()
-    uvloop.run(_serve(settings))
+    uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
     return 0
 
 
-async def _serve(settings: Settings) -> None:
-    async with assemble(settings) as (app, _):
-        await build_server(app, settings.server).serve()
+async def _serve(settings: Settings, children: Children, moments: Moments) -> None:
+    async with children:
+        if moments.started is not None:
+            await moments.started()
+        async with assemble(children.located(settings), children.environ(os.environ)) as (app, _):
+            await build_server(app, settings.server, moments.listening).serve()
 
 
 @asynccontextmanager

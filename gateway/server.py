@@ -6,6 +6,8 @@ longer reads can not be closed politely, because closing waits for what it does 
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -24,8 +26,23 @@ class Protocol(HttpToolsProtocol):
         scope["extensions"] = {"slotgate.abort": self.transport.abort}
 
 
-def build_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
-    return uvicorn.Server(build_config(app, settings))
+class Server(uvicorn.Server):
+    """Says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_listening()
+
+
+def build_server(
+    app: ASGIApp, settings: ServerSettings, on_listening: Callable[[], None] = lambda: None
+) -> uvicorn.Server:
+    return Server(build_config(app, settings), on_listening)
 
 
 def build_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
