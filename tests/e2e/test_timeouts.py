@@ -37,8 +37,8 @@ async def test_no_event_in_time_is_504_first_byte_timeout(phase: str) -> None:
 
 async def test_no_event_in_time_after_a_keep_alive_is_one_framed_error() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Stall()]})
-    settings = {"timeouts": {"first_byte_s": 0.25}, "streaming": QUICK}
-    async with fu, running_gateway(settings_for(fu.url, **settings)) as gateway:
+    limits = {"first_byte_s": 0.25}
+    async with fu, running_gateway(settings_for(fu.url, timeouts=limits, streaming=QUICK)) as gateway:
         frames = await read_stream(gateway.url, CHAT, chat())
     assert error_in(frames)["code"] == "first_byte_timeout"
 
