@@ -17,6 +17,7 @@ from gateway.fleet import Fleet
 from gateway.serve import assemble
 from gateway.server import build_config
 from gateway.settings import Settings, parse
+from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged
 
@@ -27,6 +28,11 @@ SETTLED_WITHIN_S = 3.0
 def chat(text: str = "hi", **members: object) -> dict[str, Any]:
     """A chat request; streaming unless `stream=False`."""
     return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
+
+
+async def ask(url: str, *headers: bytes, **members: object) -> Answer:
+    """A chat request and its answer, whole: for those that are no stream, and for errors."""
+    return await fetch(url, "POST", CHAT, *headers, json=chat() | members)
 
 
 def data_of(frames: Sequence[Frame]) -> list[dict[str, Any]]:
