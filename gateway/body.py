@@ -50,5 +50,4 @@ def _too_large(max_bytes: int) -> ClientError:
         "body_too_large",
         f"the request body is larger than {max_bytes} bytes",
         status=413,
-        headers=[(b"connection", b"close")],
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import structlog
 import uvloop
 from starlette.types import ASGIApp
 
@@ -14,22 +16,38 @@ from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
-from gateway.server import build_server
+from gateway.server import ListenError, Server
 from gateway.settings import Settings, Tenant
+from gateway.stopping import stop_signals
 
 __all__ = ["assemble", "keys_of", "serve"]
 
 
+CANNOT_LISTEN = 2
+log = structlog.stdlib.get_logger(__name__)
+
+
 def serve(settings: Settings) -> int:
-    """Run until told to stop. Returns the exit code."""
+    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on."""
     configure_logging()
-    uvloop.run(_serve(settings))
+    try:
+        uvloop.run(_serve(settings))
+    except ListenError as error:
+        print(error, file=sys.stderr)
+        return CANNOT_LISTEN
     return 0
 
 
 async def _serve(settings: Settings) -> None:
-    async with assemble(settings) as (app, _):
-        await build_server(app, settings.server).serve()
+    with stop_signals() as stop:
+        async with assemble(settings) as (app, fleet):
+            server = Server(app, settings.server)
+            await server.listen()
+            log.info("listening", url=server.url)
+            await stop.wait()
+            log.info("draining", grace_s=settings.server.shutdown_grace_s)
+            await server.drain(refuse=fleet.drain, cut=fleet.cut)
+    log.info("stopped")
 
 
 @asynccontextmanager
