@@ -34,7 +34,7 @@ class Moments:
 def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
     """Run until told to stop. Returns the exit code. Raises what `moments.started` raises.
 
-    `children` are the processes behind the backends with a command; left out, they are made from the settings.
+    `children` are the processes behind the backends with a command; left out, the settings say what to run.
     """
     configure_logging()
     uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
