@@ -41,7 +41,7 @@ class Moments:
 def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
     """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
 
-    `children` are the processes behind the backends with a command; left out, the settings make them.
+    `children` are the processes behind the backends with a command; left out, the settings say what to run.
     Raises what `moments.started` raises.
     """
     configure_logging()
