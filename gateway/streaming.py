@@ -74,7 +74,11 @@ class StreamingAnswer:
         )
         frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
         try:
-            with until_client_gone(receive) as watch, contextlib.suppress(ClientGone):
+            with (
+                self._fleet.live.holding(self),
+                until_client_gone(receive) as watch,
+                contextlib.suppress(ClientGone),
+            ):
                 watch.on_stop = out.stop
                 out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
@@ -90,6 +94,11 @@ class StreamingAnswer:
             out.discard()
             self._context.first_output_at = frames.first_output_at
             self._generation.book(self._meter, self._fleet.scheduler)
+
+    def cut(self, error: GatewayError) -> None:
+        """End with this error. A request that waits for a slot is ended through its ticket, by admission."""
+        if self._relay is not None:
+            self._relay.fail(error)
 
     # -- the request's course
 

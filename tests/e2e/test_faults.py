@@ -1,4 +1,4 @@
-"""Faults of the gateway itself, and clients that leave: one line of the log, nothing kept, no false end."""
+"""Faults of the gateway itself and clients that leave: one log line each, nothing kept, no false end."""
 
 import asyncio
 import random
