@@ -130,7 +130,7 @@ async def test_when_memory_is_spent_the_biggest_stalled_stream_of_the_biggest_te
 
     fu = ScriptedUpstream(script, llama=LlamaLike(8))
     tenants = [{"name": name, "key_hashes": [hash_key(f"sg-{name}")]} for name in ("greedy", "modest")]
-    streaming = {"stream_buffer_bytes": 64 * MIB, "stream_buffers_total_bytes": 40 * MIB}
+    streaming = {"stream_buffer_bytes": 40 * MIB, "stream_buffers_total_bytes": 40 * MIB}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming, tenant=tenants)) as gateway:
         clients: dict[str, RawClient] = {}
         for tenant, size in [("greedy", 12), ("modest", 10), ("greedy", 24), ("modest", 16)]:
