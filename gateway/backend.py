@@ -10,10 +10,12 @@ Only a READY backend admits. STARTING and LOADING let requests wait; a backend t
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from enum import Enum
 
 import httpx
+import orjson
 
 from admission import SlotPool
 from gateway.upstream import UpstreamTransport
@@ -25,6 +27,9 @@ Headers = list[tuple[bytes, bytes]]
 GIVE_UP_S = 10.0
 _NO_IDLE = httpx.Limits(max_connections=4, max_keepalive_connections=0)
 """llama-server closes idle connections after 5 s: a kept one would be stale as often as not."""
+
+_MODEL_FILE = b".gguf"
+_word = re.compile(rb"[^\s\"']+")
 
 
 class BackendState(Enum):
@@ -120,12 +125,24 @@ class Backend:
         )
 
     def scrubber(self, public_name: str) -> Callable[[bytes], bytes]:
-        """Replaces the path of the model's file, wherever the backend writes it, by the public name."""
-        path = self.model_path
-        if not path or path == public_name:
-            return lambda text: text
-        return lambda text: text.replace(path.encode(), public_name.encode())
+        """For JSON texts: the public name stands wherever the backend writes the path of a model's file."""
+        path = orjson.dumps(self.model_path or "")[1:-1]
+        name = orjson.dumps(public_name)[1:-1]
+
+        def scrub(text: bytes) -> bytes:
+            if path and path != name:
+                text = text.replace(path, name)
+            if _MODEL_FILE not in text:
+                return text
+            return _word.sub(lambda word: _without_path(word[0], name), text)
+
+        return scrub
 
     async def aclose(self) -> None:
         await self.control.aclose()
         await self.transport.aclose()
+
+
+def _without_path(word: bytes, name: bytes) -> bytes:
+    start, end = word.find(b"/"), word.rfind(_MODEL_FILE)
+    return word if not 0 <= start < end else word[:start] + name + word[end + len(_MODEL_FILE) :]

@@ -29,7 +29,6 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s
 
 
 async def _pieces(receive: Receive, max_bytes: int) -> bytes:
-    body = b""
     pieces: list[bytes] = []
     size = 0
     while True:

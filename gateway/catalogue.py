@@ -1,14 +1,14 @@
 """The gateway's own list of models: public names, aliases, and which backends serve what.
 
 A public name comes from a `[[model]]` table, from a backend's `models`, or from what a backend says it
-serves; there a path of a file becomes the file's stem, because no path of the machine leaves the gateway.
+serves; there a path becomes the name of its file, because no path of the machine leaves the gateway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import PureWindowsPath
 from typing import Any
 
 from gateway.backend import Backend
@@ -82,11 +82,8 @@ class Catalogue:
 
     def listing(self, tenant: TenantIdentity) -> list[dict[str, Any]]:
         """The entries of `/v1/models` for what this tenant may use, aliases included."""
-        return [
-            entry
-            for name, model in sorted(self._by_any_name.items())
-            if _may_use(tenant, model) and (entry := self.entry(name))
-        ]
+        usable = (name for name, model in self._by_any_name.items() if _may_use(tenant, model))
+        return [self.entry(name) for name in sorted(usable)]
 
     def entry(self, name: str) -> dict[str, Any]:
         model = self._by_any_name[name]
@@ -113,8 +110,8 @@ class Catalogue:
 
 def public_name(said: str) -> str:
     """What a backend calls a model, made fit to be seen."""
-    path = PurePath(said)
-    return path.stem if path.suffix == ".gguf" or path.is_absolute() else said
+    path = PureWindowsPath(said)  # which takes both kinds of slash
+    return path.name.removesuffix(".gguf") if path.suffix == ".gguf" or path.root or path.drive else said
 
 
 def _may_use(tenant: TenantIdentity, model: Model) -> bool:

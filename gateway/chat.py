@@ -23,7 +23,9 @@ T = TypeVar("T")
 BIG_BODY_BYTES = 1024 * 1024
 _BYTES_PER_TOKEN = 4
 _EXPECTED_OUTPUT_TOKENS = 256
-_LIMIT_NAMES = ("max_completion_tokens", "max_tokens")
+_LIMIT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
+_COUNT_NAMES = ("n_cmpl", "n")
+"""In the order in which llama-server takes them; its native names count on this path too."""
 
 
 class BodyParser:
@@ -77,7 +79,7 @@ class ChatRequest:
         return cls(
             model=_typed(parsed, "model", str, "a string"),
             stream=_typed(parsed, "stream", bool, "true or false") or False,
-            n=_count(parsed, "n", least=1) or 1,
+            n=next(iter(_counts(parsed, _COUNT_NAMES, least=1).values()), 1),
             max_tokens=_token_limit(parsed),
             include_usage=_typed(options, "include_usage", bool, "true or false", "stream_options.") or False,
             running_usage=_typed(options, "continuous_usage_stats", bool, "true or false", "stream_options.")
@@ -85,9 +87,10 @@ class ChatRequest:
             timings_per_token=bool(parsed.get("timings_per_token")),
         )
 
-    def cost(self, body_bytes: int) -> float:
+    def cost(self, body_bytes: int, tenant: TenantIdentity) -> float:
         """Estimated tokens: what the tenant's share is charged with until the real count is known."""
-        return body_bytes / _BYTES_PER_TOKEN + (self.max_tokens or _EXPECTED_OUTPUT_TOKENS) * self.n
+        output = _allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS
+        return body_bytes / _BYTES_PER_TOKEN + output * self.n
 
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
@@ -96,7 +99,7 @@ class ChatRequest:
         changes: dict[str, bytes | None] = {}
         if upstream_model is not None and self.model != upstream_model:
             changes["model"] = orjson.dumps(upstream_model)
-        changes |= self._token_limits(parsed, tenant)
+        changes |= _token_limits(parsed, tenant)
         if "id_slot" in parsed and not tenant.allow_id_slot:
             changes["id_slot"] = None
         if upgrade.usage:
@@ -106,14 +109,6 @@ class ChatRequest:
         if upgrade.timings:
             changes["timings_per_token"] = b"true"
         return changes
-
-    def _token_limits(self, parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
-        limit = tenant.max_tokens_limit
-        names = [name for name in _LIMIT_NAMES if parsed.get(name) is not None] or ["max_tokens"]
-        if self.max_tokens is None:
-            wanted = tenant.max_tokens_default or limit
-            return {} if wanted is None else dict.fromkeys(names, b"%d" % min(wanted, limit or wanted))
-        return {} if limit is None or self.max_tokens <= limit else dict.fromkeys(names, b"%d" % limit)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -145,17 +140,35 @@ def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix:
 
 
 def _token_limit(parsed: dict[str, Any]) -> int | None:
-    """The client's own limit. llama-server reads a negative one as none."""
-    limits = [limit for name in _LIMIT_NAMES if (limit := _count(parsed, name)) is not None]
-    return limits[0] if limits and limits[0] >= 0 else None
+    """The client's own limit; None: none."""
+    limit = next(iter(_counts(parsed, _LIMIT_NAMES).values()), -1)
+    return limit if limit >= 0 else None
 
 
-def _count(table: dict[str, Any], name: str, *, least: int | None = None) -> int | None:
-    value = table.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ClientError("invalid_request", f"{name} must be a whole number", param=name)
-    if least is not None and value < least:
-        raise ClientError("invalid_request", f"{name} must be at least {least}", param=name)
-    return value
+def _token_limits(parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
+    """The members to set so that the backend holds the tenant's limit, under whatever name it was written."""
+    given: dict[str, int | None] = {**_counts(parsed, _LIMIT_NAMES)} or {"max_tokens": None}
+    allowed = {name: _allowed(limit, tenant) for name, limit in given.items()}
+    return {
+        name: b"%d" % limit for name, limit in allowed.items() if limit is not None and limit != given[name]
+    }
+
+
+def _allowed(wanted: int | None, tenant: TenantIdentity) -> int | None:
+    """The limit that a request gets which wants this one. llama-server reads a negative one as none."""
+    limit = tenant.max_tokens_default if wanted is None or wanted < 0 else wanted
+    ceiling = tenant.max_tokens_limit
+    if ceiling is None:
+        return limit
+    return ceiling if limit is None else min(limit, ceiling)
+
+
+def _counts(table: dict[str, Any], names: tuple[str, ...], *, least: int | None = None) -> dict[str, int]:
+    """The whole numbers that are given under these names, in the order of the names."""
+    given = {name: table[name] for name in names if table.get(name) is not None}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise ClientError("invalid_request", f"{name} must be a whole number", param=name)
+        if least is not None and value < least:
+            raise ClientError("invalid_request", f"{name} must be at least {least}", param=name)
+    return {name: int(value) for name, value in given.items()}

@@ -16,7 +16,17 @@ from typing import Any
 
 import orjson
 
-__all__ = ["TEXT_KINDS", "Chunk", "Identity", "frame", "has_output", "plain_delta", "rewrite"]
+__all__ = [
+    "KEPT_APART",
+    "REASONING_KINDS",
+    "TEXT_KINDS",
+    "Chunk",
+    "Identity",
+    "frame",
+    "has_output",
+    "plain_delta",
+    "rewrite",
+]
 
 Chunk = dict[str, Any]
 
@@ -24,7 +34,8 @@ REASONING_KINDS = ("reasoning_content", "reasoning")
 TEXT_KINDS = ("content", *REASONING_KINDS, "refusal")
 """Names of the delta fields that hold generated text, as llama-server, its kin and OpenAI write them."""
 
-_KEPT_APART = ("usage", "timings", "prompt_progress", "error")
+KEPT_APART = ("usage", "timings", "prompt_progress", "error")
+"""Fields beside the choices that make a chunk more than a piece of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ def rewrite(chunk: Chunk, identity: Identity) -> list[Chunk]:
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not any(_mixes_kinds(choice) for choice in choices):
         return [chunk]
-    first = {key: value for key, value in chunk.items() if key not in _KEPT_APART}
+    first = {key: value for key, value in chunk.items() if key not in KEPT_APART}
     first["choices"] = [_only_reasoning(choice) for choice in choices if _mixes_kinds(choice)]
     chunk["choices"] = [_without_reasoning(choice) if _mixes_kinds(choice) else choice for choice in choices]
     return [first, chunk]
@@ -64,7 +75,7 @@ def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
     choices = chunk.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return None
-    if any(chunk.get(name) is not None for name in _KEPT_APART):
+    if any(chunk.get(name) is not None for name in KEPT_APART):
         return None
     choice = choices[0]
     delta = choice.get("delta")
@@ -99,11 +110,7 @@ def _mixes_kinds(choice: object) -> bool:
 
 def _only_reasoning(choice: Chunk) -> Chunk:
     delta = {key: value for key, value in choice["delta"].items() if key in (*REASONING_KINDS, "role")}
-    return {
-        **{key: None for key in choice if key != "index"},
-        "index": choice.get("index", 0),
-        "delta": delta,
-    }
+    return {**dict.fromkeys(choice), "index": choice.get("index", 0), "delta": delta}
 
 
 def _without_reasoning(choice: Chunk) -> Chunk:

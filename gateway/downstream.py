@@ -73,7 +73,8 @@ class Downstream:
         self._full = False
         self._closing = False
         self._stopped = False
-        self._blocked: _Continued | None = None
+        self._failure: Exception | None = None
+        self._blocked: tuple[_Continued, bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -102,10 +103,10 @@ class Downstream:
         self._grew(len(text))
 
     def close(self, last: bytes = b"") -> None:
-        """Nothing more will be put after this frame."""
-        self._closing = True
-        if last:
+        """Nothing more will be put after this frame. The first end counts, unless `send` failed with it."""
+        if last and not self._closing:
             self.put(last)
+        self._closing = True
         self.wake()
 
     def discard(self) -> None:
@@ -117,7 +118,7 @@ class Downstream:
         self.unread = 0
 
     def hand_over(self) -> None:
-        """Send what was put, now, if the request's task sleeps; else the task will.
+        """Send what was put, now, if the request's task sleeps; else the task will, and whatever is left.
 
         A step of `send` runs outside any task here. It may do what a socket write needs, and no more.
         """
@@ -127,22 +128,30 @@ class Downstream:
         if self._headers is not None or self._stopped:
             waiter.set_result(None)
             return
-        body = self._take()
-        sending = self._send({"type": "http.response.body", "body": body, "more_body": self._goes_on})
+        body, more = self._take(), self._goes_on
+        sending = self._send({"type": "http.response.body", "body": body, "more_body": more})
         try:
             waiting_for = sending.send(None)
         except StopIteration:
-            self.complete = self._closing and not self.unread
+            self._delivered(more=more)
+            if self.unread:
+                waiter.set_result(None)
         except Exception as error:
-            waiter.set_exception(error)
+            self._closing = False
+            self.fail(error)
         else:
             self.sending_since = self._loop.time()
-            self._blocked = _Continued(sending, waiting_for)
+            self._blocked = _Continued(sending, waiting_for), more
             waiter.set_result(None)
 
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
         self._stopped = True
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """A callback failed, and nobody called it who could be told: `pump` raises its error."""
+        self._failure = self._failure or error
         self.wake()
 
     def wake(self) -> None:
@@ -156,15 +165,22 @@ class Downstream:
     async def pump(self, over: Callable[[], bool]) -> None:
         """Send what is put, as it is put, until `over()` and nothing is left to send.
 
-        Raises `ClientGone` once it was told to stop.
+        Raises `ClientGone` once it was told to stop, and what a callback failed with.
         """
         while True:
-            if self._blocked is not None:
-                await self._unblock(self._blocked)
-            while self.unread and not self._stopped:
-                await self._flush()
+            try:
+                if self._blocked is not None:
+                    await self._unblock(*self._blocked)
+                while self.unread and not self._stopped:
+                    await self._flush()
+            except Exception:
+                self._closing = False
+                raise
             if self._stopped:
                 raise ClientGone
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
             if over():
                 return
             self._waiter = self._loop.create_future()
@@ -224,17 +240,17 @@ class Downstream:
     async def _flush(self) -> None:
         body = self._take()
         await self._deliver(body, more=self._goes_on)
-        self._made_room()
 
-    async def _unblock(self, blocked: _Continued) -> None:
+    async def _unblock(self, blocked: _Continued, more: bool) -> None:
         """Wait for the `send` that `hand_over` could not finish."""
         self._blocked = None
         await blocked
-        self.sending_since = None
-        self.complete = self._closing and not self.unread
-        self._made_room()
+        self._delivered(more=more)
 
-    def _made_room(self) -> None:
+    def _delivered(self, *, more: bool) -> None:
+        """A `send` has returned."""
+        self.sending_since = None
+        self.complete = not more
         if self._full and self.unread <= self._limit // 2:
             self._full = False
             self.on_room()
@@ -244,8 +260,7 @@ class Downstream:
         if self._headers is not None:
             await self._start(self._headers())
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self.sending_since = None
-        self.complete = not more
+        self._delivered(more=more)
 
     async def _start(self, headers: Headers) -> None:
         self._headers = None

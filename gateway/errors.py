@@ -16,11 +16,12 @@ where they cross into the gateway, keeping their cause.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
 from enum import Enum
 from typing import Any, ClassVar
 
 import orjson
+import structlog
 
 __all__ = [
     "CapacityError",
@@ -30,9 +31,12 @@ __all__ = [
     "Source",
     "UpstreamAnswer",
     "UpstreamError",
+    "internal_error",
 ]
 
 Headers = list[tuple[bytes, bytes]]
+log = structlog.stdlib.get_logger(__name__)
+_is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
 class Source(Enum):
@@ -133,17 +137,20 @@ class UpstreamAnswer(GatewayError):
         super().__init__(
             status,
             kind if isinstance(kind, str) else "upstream_error",
-            code if isinstance(code, str) else "upstream_error",
+            code if isinstance(code, str) and _is_word(code) else "upstream_error",
             message if isinstance(message, str) else "the backend reported an error",
         )
         self._error = error
 
-    @classmethod
-    def of(cls, error: dict[str, Any], scrub: Callable[[bytes], bytes]) -> UpstreamAnswer:
-        """For an error inside a stream: its own code is the status, where it is one."""
-        cleaned = orjson.loads(scrub(orjson.dumps(error)))
-        code = cleaned.get("code")
-        return cls(code if isinstance(code, int) and 400 <= code <= 599 else 500, cleaned)
-
     def payload(self) -> dict[str, Any]:
-        return {"message": self.message, "type": self.kind, **self._error}
+        code = self._error.get("code")
+        ours = {"message": self.message, "type": self.kind, "code": self.code if code is None else code}
+        return {**self._error, **ours}
+
+
+def internal_error(error: Exception, request_id: str) -> GatewayError:
+    """What the client is told of a fault of ours; the operator is told in one line of the log."""
+    log.warning("internal error", id=request_id, error=repr(error), exc_info=error)
+    failure = GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")
+    failure.__cause__ = error
+    return failure

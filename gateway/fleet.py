@@ -97,11 +97,11 @@ class Fleet:
         return self.backends[pool_name]
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
-        """Whether the request may be tried once more after this error, which began no work upstream.
+        """Whether the request may be tried once more after this error: nothing of it came, none was begun.
 
         A backend that is loading is waited for; one that is not there is left, if there is another.
         """
-        if not error.retry_safe:
+        if not error.retry_safe or lease.delivered:
             return False
         backend = self.backends[lease.pool_name]
         loading = error.status == 503

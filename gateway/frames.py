@@ -11,16 +11,14 @@ about the request: the relay looks at `sentinel` and `error` after each read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
-
-from gateway.chunks import Chunk, Identity, frame, has_output, rewrite
+from gateway.chunks import KEPT_APART, Chunk, Identity, frame, has_output, rewrite
 from gateway.downstream import Downstream
 from gateway.metering import Meter
+from gateway.payload import mended, parsed
 from gateway.sse import Event, EventParser, Kind
 from gateway.template import Template
 
@@ -30,10 +28,6 @@ DONE = b"data: [DONE]\n\n"
 KEEPALIVE_COMMENT = b": keep-alive\n\n"
 
 KeepAlive = Literal["comment", "chunk", "off"]
-
-_escapes = re.compile(
-    r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +60,7 @@ class ChatFrames:
         self.last_event_at: float | None = None
         self.first_output_at: float | None = None
         self.unparsed = 0
+        """Events whose data was not JSON as it stood."""
         self._identity = identity
         self._out = out
         self._meter = meter
@@ -75,6 +70,9 @@ class ChatFrames:
         self._aligned = False
         self._templates: tuple[Template, ...] = ()
         self._role_sent = False
+        self._role_expected = False
+        """The gateway has said the role itself; the upstream's own role chunk is still to come."""
+        self._timings: object = None
         self._inside_raw = False
         self._held_finish: Chunk | None = None
 
@@ -92,11 +90,11 @@ class ChatFrames:
                     self._out.delta(template, text)
                     return
         self._read(self._parser.feed(body))
-        self._aligned = not self._parser.pending
+        self._aligned = not self._parser.pending and not self.sentinel and self.error is None
 
     def finish(self) -> None:
-        """The body has ended; read what stands without its blank line."""
-        self._read(self._parser.finish())
+        """The body has ended. What stands without its blank line is read if it is whole."""
+        self._read([event for event in self._parser.finish() if _is_whole(event)])
         if self._held_finish is not None and self.error is None:
             self._emit(self._held_finish)
             self._held_finish = None
@@ -107,12 +105,20 @@ class ChatFrames:
             return b"" if self._inside_raw else KEEPALIVE_COMMENT
         if self._options.keepalive == "off" or self.first_output_at is not None or self._inside_raw:
             return b""
-        role = b"" if self._role_sent else frame(self._empty_chunk({"role": "assistant", "content": None}))
-        self._role_sent = True
+        role = b""
+        if not self._role_sent:
+            role = frame(self._empty_chunk({"role": "assistant", "content": None}))
+            self._role_sent = self._role_expected = True
         chunk = self._empty_chunk({})
         if self._options.running_usage:
             chunk["usage"] = self._meter.running_usage()
+        if self._timings is not None:
+            chunk["timings"] = self._timings
         return role + frame(chunk)
+
+    def error_frame(self, error: bytes) -> bytes:
+        """The last frame of a stream that failed; a raw event that was cut off is ended first."""
+        return (b"\n\n" if self._inside_raw else b"") + b"data: " + error + b"\n\n"
 
     # -- events
 
@@ -128,7 +134,7 @@ class ChatFrames:
             if event.kind is Kind.MESSAGE:
                 self._message(event.data)
             elif event.kind is Kind.ERROR_FIELD:
-                self.error = _error_object(_parse(event.data) or event.data.decode(errors="replace"))
+                self.error = _error_object(mended(event.data) or event.data.decode(errors="replace"))
             else:
                 self._inside_raw = not event.data.endswith(b"\n\n")
                 self._out.put(event.data)
@@ -148,19 +154,21 @@ class ChatFrames:
                 self._meter.deltas += 1
                 self._out.delta(template, text)
                 return
-        chunk = _parse(payload)
-        if chunk is None:
-            self._unreadable(payload)
-        elif chunk.get("error"):
+        chunk = parsed(payload)
+        if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
+            self.unparsed += 1
+            chunk = mended(payload)
+            if chunk is None:
+                self._pass_on(payload)
+        if chunk is not None and chunk.get("error"):
             self.error = _error_object(chunk["error"])
-        else:
+        elif chunk is not None:
             self._chunk(payload, chunk)
 
-    def _unreadable(self, payload: bytes) -> None:
-        """Not a JSON object. `null` is what an array of prompts begins with; other text passes as text."""
-        self.unparsed += 1
-        if payload != b"null":
-            self._out.put(b"data: " + payload.decode(errors="replace").encode() + b"\n\n")
+    def _pass_on(self, payload: bytes) -> None:
+        """What is no JSON object passes as the text that it is."""
+        text = payload.decode(errors="replace").encode()
+        self._out.put(b"data: " + text.replace(b"\n", b"\ndata: ") + b"\n\n")
 
     # -- chunks
 
@@ -168,44 +176,47 @@ class ChatFrames:
         self._meter.read(chunk)
         if has_output(chunk):
             self._meter.deltas += 1
-            self.first_output_at = self.first_output_at or self._clock()
-        elif self._role_sent and _is_role_only(chunk):
+            if self.first_output_at is None:
+                self.first_output_at = self._clock()
+        elif self._role_expected and _is_role_only(chunk):
+            self._role_expected = False
             return
         if self._options.withhold_usage and self._withheld(chunk):
             return
-        template = None if self._options.running_usage else Template.learn(payload, chunk, self._identity)
-        if template is None:
-            self._emit(chunk)
-            return
-        others = (known for known in self._templates if known.kind != template.kind)
-        self._templates = (template, *others)
-        text = template.text_of(payload)
-        if text is None:
-            self._emit(chunk)
-        else:
-            self._out.delta(template, text)
+        if self._options.strip_timings and chunk.get("choices") and not _finishes(chunk):
+            chunk.pop("timings", None)
+        self._timings = chunk.get("timings")
+        if not self._options.running_usage:
+            self._learn(payload, chunk)
+        self._emit(chunk)
+
+    def _learn(self, payload: bytes, chunk: Chunk) -> None:
+        """Take the short way from the next chunk on that differs from this one in its text alone."""
+        template = Template.learn(payload, chunk, self._identity)
+        if template is not None:
+            others = (known for known in self._templates if known.kind != template.kind)
+            self._templates = (template, *others)
 
     def _emit(self, chunk: Chunk) -> None:
-        if self._options.strip_timings and not _finishes(chunk):
-            chunk.pop("timings", None)
-        if self._options.running_usage and self._role_sent and chunk.get("usage") is None:
-            chunk["usage"] = self._meter.running_usage()
         for part in rewrite(chunk, self._identity):
+            if self._options.running_usage and self._role_sent and part.get("usage") is None:
+                part["usage"] = self._meter.running_usage()
             self._out.put(frame(part))
-        self._role_sent = True
+            self._role_sent = True
 
     def _withheld(self, chunk: Chunk) -> bool:
-        """Hold the finish chunk until the usage chunk has come; its timings belong to the finish chunk."""
+        """Hold a finish chunk until the usage chunk has come: the timings in it belong to the former."""
         held = self._held_finish
-        if held is None:
-            self._held_finish = chunk if _finishes(chunk) else None
-            return self._held_finish is not None
-        if chunk.get("choices"):
+        if _finishes(chunk):
+            self._held_finish = chunk
+        elif chunk.get("choices") or chunk.get("usage") is None:
             return False
-        if "timings" in chunk:
-            held.setdefault("timings", chunk["timings"])
-        self._held_finish = None
-        self._emit(held)
+        else:
+            self._held_finish = None
+            if held is not None and "timings" in chunk:
+                held.setdefault("timings", chunk["timings"])
+        if held is not None:
+            self._emit(held)
         return True
 
     def _empty_chunk(self, delta: dict[str, Any]) -> Chunk:
@@ -218,18 +229,11 @@ class ChatFrames:
         }
 
 
-def _parse(payload: bytes) -> dict[str, Any] | None:
-    """A JSON object, forgiving bad UTF-8 and lone surrogates; None if it is none."""
-    try:
-        parsed = orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        text = payload.decode(errors="replace")
-        mended = _escapes.sub(lambda found: found[1] or "\\ufffd", text)
-        try:
-            parsed = orjson.loads(mended)
-        except orjson.JSONDecodeError:
-            return None
-    return parsed if isinstance(parsed, dict) else None
+def _is_whole(event: Event) -> bool:
+    """Whether an event without its blank line was not cut off on the way."""
+    if event.kind in (Kind.COMMENT, Kind.RAW):
+        return True
+    return event.data == b"[DONE]" or parsed(event.data) is not None
 
 
 def _error_object(error: object) -> dict[str, Any]:
@@ -246,15 +250,15 @@ def _finishes(chunk: Chunk) -> bool:
 
 
 def _is_role_only(chunk: Chunk) -> bool:
-    """A chunk that says who speaks and nothing else, after the gateway has said so itself."""
-    if any(chunk.get(name) is not None for name in ("usage", "timings", "prompt_progress")) or _finishes(
-        chunk
-    ):
+    """A chunk that says who speaks in the first choice, and nothing else."""
+    choices = _choices(chunk)
+    if len(choices) != 1 or choices[0].get("index", 0) != 0:
         return False
-    deltas = [choice.get("delta") for choice in _choices(chunk)]
+    if _finishes(chunk) or any(chunk.get(name) is not None for name in KEPT_APART):
+        return False
+    delta = choices[0].get("delta")
     return (
-        len(deltas) == 1
-        and isinstance(deltas[0], dict)
-        and "role" in deltas[0]
-        and not deltas[0].get("content")
+        isinstance(delta, dict)
+        and "role" in delta
+        and not any(value for name, value in delta.items() if name != "role")
     )

@@ -1,6 +1,7 @@
 """What to run as a llama-server, and the arguments we add to it.
 
-Ours come last: llama-server lets the last of a repeated option win.
+Ours come last: llama-server lets the last of a repeated option win. Its key is not among them: it is in the
+environment, where other users of the machine cannot read it.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,6 @@ from typing import Final
 
 from gateway.ports import LOOPBACK
 
-_KEY_OPTIONS: Final = ("--api-key", "--api-key-file")
 _CACHE_OPTIONS: Final = ("--cache-ram", "-cram")
 
 CACHE_RAM: Final = "--cache-ram"
@@ -30,13 +30,6 @@ class LlamaCommand:
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     start_timeout_s: float = 300.0
     shared: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.command:
-            raise ValueError(f"{self.name}: the command is empty")
-        for option in _KEY_OPTIONS:
-            if self._has(option):
-                raise ValueError(f"{self.name}: {option} in the command: the gateway gives its child a key")
 
     def arguments(self, port: int, knows_cache_ram: bool) -> tuple[str, ...]:
         """The whole command line of a process that is to listen on `port`."""

@@ -25,7 +25,7 @@ class Launched:
 
     def __init__(self, child: Child, port: int, api_key: str, output: ChildOutput) -> None:
         self.child = child
-        self.url = f"http://{LOOPBACK}:{port}"
+        self.url = _url(port)
         self.output = output
         self._api_key = api_key
 
@@ -58,11 +58,16 @@ class Launcher:
         self.api_key = secrets.token_urlsafe(32)
         self._environment = child_environment(environ, command.environment, self.api_key)
         self._pick_port = pick_port
-        self._port: int | None = None
+        self._port = pick_port()
         self._knows_cache_ram: bool | None = None
 
     def __repr__(self) -> str:
         return f"<Launcher {self.command.name}>"
+
+    @property
+    def url(self) -> str:
+        """Where the last process listened, or else the first one will."""
+        return _url(self._port)
 
     async def launch(self, on_line: Callable[[str], None]) -> Launched:
         """Starts a process; each line it writes goes to `on_line`. Raises as `Child.start`."""
@@ -74,7 +79,7 @@ class Launcher:
 
     def _next_port(self) -> int:
         """The last one, unless somebody has it now: a stranger, or whoever made our process fail to bind."""
-        if self._port is None or cannot_listen(LOOPBACK, self._port) is not None:
+        if cannot_listen(LOOPBACK, self._port) is not None:
             self._port = self._pick_port()
         return self._port
 
@@ -85,3 +90,7 @@ class Launcher:
         if self._knows_cache_ram is None:
             self._knows_cache_ram = await knows_option(self.command.command, self._environment, CACHE_RAM)
         return self._knows_cache_ram
+
+
+def _url(port: int) -> str:
+    return f"http://{LOOPBACK}:{port}"

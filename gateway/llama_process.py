@@ -4,7 +4,7 @@ One task walks through `llama_state.TRANSITIONS`. A round of its loop is one pro
 has been reaped, so the next one finds the memory of the last one free. `restart_policy` says when it may
 start again, `llama_launch` how, and `llama_probe` whether it is ready and whether it is ours.
 
-A start takes the port of the last one where it can, so `url` mostly stays; it is certain when READY.
+Restarts keep the port where they can: whoever talks to the server looks at `url` again when it is READY.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ from gateway.llama_launch import Launched, Launcher
 from gateway.llama_state import Event, State, next_state
 from gateway.ports import free_port
 from gateway.restart_policy import RestartLimits, RestartPolicy
+
+log = structlog.stdlib.get_logger(__name__)
 
 STOP_GRACE_S: Final = 5.0
 DEFAULT_LIMITS: Final = RestartLimits()
@@ -49,7 +51,6 @@ class LlamaProcess:
         self._on_change = on_change
         self._clock = clock
         self._sleep = sleep
-        self._log = structlog.get_logger().bind(backend=command.name)
         self._state = State.STOPPED
         self._changed = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -77,9 +78,9 @@ class LlamaProcess:
         return self._state
 
     @property
-    def url(self) -> str | None:
-        """`http://127.0.0.1:PORT` of the process that runs; None without one."""
-        return None if self._launched is None else self._launched.url
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT`, also before the first start; another where somebody took the port."""
+        return self._launcher.url
 
     @property
     def api_key(self) -> str:
@@ -150,7 +151,12 @@ class LlamaProcess:
                 await self._sleep(self._policy.delay_s(self._clock()))
                 self._move(Event.RETRY)
             self._failure = await self._one_process()
-            self._log.warning("llama_ended", reason=self._failure.reason, last_line=self._failure.last_line)
+            log.warning(
+                "llama-server ended",
+                backend=self.name,
+                reason=self._failure.reason,
+                last_line=self._failure.last_line,
+            )
             self._move(Event.ENDED)
             if self._policy.is_exhausted:
                 self._move(Event.GIVE_UP)
@@ -174,7 +180,7 @@ class LlamaProcess:
         finally:
             await launched.child.end(self._grace_s)
             if launched.child.exit is None:
-                self._log.error("llama_unkillable", pid=launched.child.pid)
+                log.error("llama-server cannot be killed", backend=self.name, pid=launched.child.pid)
             self._launched = None
         await launched.child.wait()  # whatever holds it in the kernel also holds the memory of its device
         return Failure(self._restart_reason or reason, launched.output.tail)
@@ -185,11 +191,11 @@ class LlamaProcess:
         self._move(Event.ANSWERED)
 
     def _heard(self, line: str) -> None:
-        self._log.debug("llama_output", line=line)
+        log.debug("llama-server says", backend=self.name, line=line)
 
     def _move(self, event: Event) -> None:
         self._state = next_state(self._state, event)
-        self._log.info("llama_state", state=self._state.value, pid=self.pid, url=self.url)
+        log.info("llama-server", backend=self.name, state=self._state.value, pid=self.pid, url=self.url)
         self._changed.set()
         self._changed = asyncio.Event()
         if self._on_change is not None:
@@ -198,7 +204,7 @@ class LlamaProcess:
     def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
         """Also the way out when the event loop, not `stop()`, has cancelled the task."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("llama_supervisor_failed", exc_info=error)
+            log.error("llama-server is no longer watched", backend=self.name, exc_info=error)
         if task is not self._supervisor or self._state in {State.GIVEN_UP, State.STOPPED}:
             return
         if self._state is not State.STOPPING:

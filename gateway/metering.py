@@ -10,6 +10,8 @@ from typing import Any
 
 __all__ = ["Meter"]
 
+_USAGE_COUNTS = ("prompt_tokens", "completion_tokens")
+
 
 class Meter:
     __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "prompt_tokens")
@@ -34,7 +36,7 @@ class Meter:
         """Take the counts from a chunk or a whole answer, if it states any."""
         usage = answer.get("usage")
         timings = answer.get("timings")
-        if isinstance(usage, dict):
+        if isinstance(usage, dict) and any(isinstance(usage.get(name), int) for name in _USAGE_COUNTS):
             self._usage(usage)
         elif isinstance(timings, dict) and not self.exact:
             self._timings(timings)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 import uvloop
 from starlette.types import ASGIApp
 
 from gateway.app import Keys, build_app
+from gateway.children import Children
 from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
@@ -20,33 +22,50 @@ from gateway.server import ListenError, Server
 from gateway.settings import Settings, Tenant
 from gateway.stopping import stop_signals
 
-__all__ = ["assemble", "keys_of", "serve"]
+__all__ = ["Moments", "assemble", "keys_of", "serve"]
 
 
 CANNOT_LISTEN = 2
 log = structlog.stdlib.get_logger(__name__)
 
 
-def serve(settings: Settings) -> int:
-    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on."""
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What is done on the way up: `started` is awaited when the children have been started and before
+    anybody is served, `listening` is called when everybody is."""
+
+    started: Callable[[], Awaitable[None]] | None = None
+    listening: Callable[[], None] = lambda: None
+
+
+def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
+    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
+
+    `children` are the processes behind the backends with a command; left out, the settings say what to run.
+    Raises what `moments.started` raises.
+    """
     configure_logging()
     try:
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
     except ListenError as error:
         print(error, file=sys.stderr)
         return CANNOT_LISTEN
     return 0
 
 
-async def _serve(settings: Settings) -> None:
-    with stop_signals() as stop:
-        async with assemble(settings) as (app, fleet):
-            server = Server(app, settings.server)
-            await server.listen()
-            log.info("listening", url=server.url)
-            await stop.wait()
-            log.info("draining", grace_s=settings.server.shutdown_grace_s)
-            await server.drain(refuse=fleet.drain, cut=fleet.cut)
+async def _serve(settings: Settings, children: Children, moments: Moments) -> None:
+    async with children:
+        if moments.started is not None:
+            await moments.started()
+        with stop_signals() as stop:
+            async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+                server = Server(app, settings.server)
+                await server.listen()
+                log.info("listening", url=server.url)
+                moments.listening()
+                await stop.wait()
+                log.info("draining", grace_s=settings.server.shutdown_grace_s)
+                await server.drain(refuse=fleet.drain, cut=fleet.cut)
     log.info("stopped")
 
 

@@ -2,7 +2,8 @@
 
 A request passes to the backend as the client wrote it: numbers keep their digits, unknown members their form.
 Only the members that the gateway has to set are replaced, and only at the top level. One regular expression
-for strings and brackets finds where they stand, so that long strings are skipped at the speed of C.
+for strings, brackets and commas finds where they stand: long strings, and objects and arrays without others
+inside, are skipped at the speed of C. It never goes back (`*+`), which would keep a place for every escape.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import orjson
 
 __all__ = ["Member", "members", "splice"]
 
-_token = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_FLAT = rb'[{\[](?:[^"{}\[\]]++|%b)*+[}\]]' % _STRING
+_token = re.compile(rb"%b|%b|[{}\[\],]" % (_STRING, _FLAT), re.DOTALL)
 
 
 class Member(NamedTuple):
@@ -28,13 +31,13 @@ class Member(NamedTuple):
 
 def members(document: bytes) -> Iterator[Member]:
     """The top-level members of a document that is known to be a valid JSON object."""
-    depth = 0
+    depth = 1
     name, start = "", -1
-    for token in _token.finditer(document):
-        first = document[token.start()]
-        if first in b"{[":
+    for token in _token.finditer(document, document.index(b"{") + 1):
+        first, is_one_byte = document[token.start()], token.end() - token.start() == 1
+        if is_one_byte and first in b"{[":
             depth += 1
-        elif first in b"}]":
+        elif is_one_byte and first in b"}]":
             depth -= 1
             if depth == 0 and start >= 0:
                 yield Member(name, start, token.start())

@@ -7,7 +7,7 @@ The rules, from the HTML standard's event stream format and from what llama-serv
 * Bytes are never decoded here, so a character cut by a read boundary stays whole.
 * `data` lines of one event are joined with LF; the space after the colon is optional. `id` and `retry`
   are dropped. An event without data is no event.
-* A comment is reported as soon as its line is complete, in its place among the events.
+* A comment is reported as soon as its line is complete; one inside an event comes just before that event.
 * Old llama-server builds report a failure in a field of its own, `error: {...}`, instead of in `data`.
 * An event that outgrows `MAX_EVENT_BYTES` is handed on in raw pieces: the stream goes on, unread.
 """
@@ -58,6 +58,19 @@ class EventParser:
         """The events that `data` completes, in order."""
         if self._skip_lf or b"\r" in data:
             data = self._normalised(data)
+        return self._events(data)
+
+    def finish(self) -> list[Event]:
+        """The body has ended: what was left without its blank line, if it makes an event."""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        events: list[Event] = []
+        if self._oversize:
+            return [Event(rest, Kind.RAW)] if rest else []
+        _read_block(rest, events)
+        return events
+
+    def _events(self, data: bytes) -> list[Event]:
+        """The same for bytes whose lines end with LF."""
         buffer = self._buffer
         searched = max(0, len(buffer) - 1)
         buffer += data
@@ -74,15 +87,6 @@ class EventParser:
             _read_block(block, events)
         if rest:
             events += self._incomplete()
-        return events
-
-    def finish(self) -> list[Event]:
-        """The body has ended: what was left without its blank line, if it makes an event."""
-        rest, self._buffer = bytes(self._buffer), bytearray()
-        events: list[Event] = []
-        if self._oversize:
-            return [Event(rest, Kind.RAW)] if rest else []
-        _read_block(rest, events)
         return events
 
     def _normalised(self, data: bytes) -> bytes:
@@ -128,7 +132,7 @@ class EventParser:
         del self._buffer[: end + 2]
         self._oversize = False
         rest, self._buffer = bytes(self._buffer), bytearray()
-        return [Event(piece, Kind.RAW), *self.feed(rest)]
+        return [Event(piece, Kind.RAW), *self._events(rest)]
 
 
 def _read_block(block: bytes, events: list[Event]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from admission import Lease, Outcome
@@ -18,7 +17,7 @@ from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
 from gateway.disconnect import ClientWatch, until_client_gone
 from gateway.downstream import Downstream
-from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.errors import ClientGone, GatewayError, UpstreamError, internal_error
 from gateway.fleet import Fleet
 from gateway.frames import ChatFrames, FrameOptions, KeepAlive
 from gateway.generation import Generation
@@ -40,7 +39,6 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-log = structlog.stdlib.get_logger(__name__)
 
 
 class StreamingAnswer:
@@ -85,7 +83,7 @@ class StreamingAnswer:
                 out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
                 try:
-                    await self._run(out, frames, watchdog)
+                    await self._run(out, frames)
                 finally:
                     watchdog.close()
             if self._stalled and not watch.gone:
@@ -104,27 +102,27 @@ class StreamingAnswer:
 
     # -- the request's course
 
-    async def _run(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+    async def _run(self, out: Downstream, frames: ChatFrames) -> None:
         """All the way to the end of the body, if the client stays."""
         try:
-            await self._generate(out, frames, watchdog)
+            await self._generate(out, frames)
         except ClientGone:
             raise
         except Exception as error:
-            failure = error if isinstance(error, GatewayError) else _internal(error)
+            failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
             self._context.code = failure.code
             if not out.committed:
-                raise failure from error
-            out.close(b"data: " + failure.body() + b"\n\n")
+                raise failure from failure.__cause__
+            out.close(frames.error_frame(failure.body()))
             await out.pump(lambda: True)
         await out.end()
 
-    async def _generate(self, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> None:
+    async def _generate(self, out: Downstream, frames: ChatFrames) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
             lease = await self._admitted(out)
             try:
-                relay = await self._relayed(lease, out, frames, watchdog)
+                relay = await self._relayed(lease, out, frames)
             finally:
                 lease.release(Outcome.UNUSED)
             if relay.error is None:
@@ -142,7 +140,7 @@ class StreamingAnswer:
         context.granted_at = self._loop.time()
         return granted(ticket, self._fleet.scheduler)
 
-    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames, watchdog: Watchdog) -> Relay:
+    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
         self._context.backend = backend.name
@@ -157,15 +155,10 @@ class StreamingAnswer:
             loop=self._loop,
         )
         request = backend.request(generation.path, generation.body, generation.headers)
-        opening = self._loop.create_task(relay.open(backend.transport, request), name="upstream open")
-        opening.add_done_callback(lambda _: out.wake())
         try:
-            watchdog.review()
-            await out.pump(lambda: relay.over or (opening.done() and opening.exception() is not None))
-            if opening.done():
-                opening.result()
+            relay.start(backend.transport, request)
+            await out.pump(lambda: relay.over)
         finally:
-            opening.cancel()
             relay.close()
         if relay.error is None:
             self._meter.settle()
@@ -185,10 +178,13 @@ class StreamingAnswer:
         )
 
         def keepalive() -> None:
-            frame = frames.keepalive()
-            if frame and (self._relay is None or not self._relay.over):
-                out.put(frame)
-                out.wake()
+            try:
+                frame = frames.keepalive()
+                if frame and (self._relay is None or not self._relay.over):
+                    out.put(frame)
+                    out.wake()
+            except Exception as error:
+                out.fail(error)
 
         def expired(limit: str) -> None:
             if limit == "client_stall":
@@ -223,8 +219,3 @@ class StreamingAnswer:
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return list(_STREAM_HEADERS)
-
-
-def _internal(error: Exception) -> GatewayError:
-    log.warning("internal error", error=repr(error), exc_info=error)
-    return GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")

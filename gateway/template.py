@@ -14,7 +14,6 @@ backslash is its own JSON form and is not even decoded.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import orjson
 
@@ -50,15 +49,12 @@ class Template:
         if plain is None:
             return None
         kind, text = plain
-        head, literal, tail = _cut(payload, orjson.dumps(text))
-        if not literal:
+        theirs = _cut(payload, orjson.dumps(text))
+        if theirs is None or plain_delta(marked := _marked(*theirs)) != (kind, _MARKER):
             return None
-        marked: Any = orjson.loads(head + _MARKER_JSON + tail)
-        if plain_delta(marked) != (kind, _MARKER):
-            return None
-        [ours] = rewrite(marked, identity)
-        prefix, _, suffix = frame(ours).partition(_MARKER_JSON)
-        return cls(kind, head + b'"', b'"' + tail, prefix + b'"', b'"' + suffix)
+        [chunk] = rewrite(marked, identity)
+        ours = _cut(frame(chunk), _MARKER_JSON)
+        return cls(kind, *theirs, *ours) if ours is not None else None
 
     def text_of_event(self, event: bytes) -> bytes | None:
         """The text of one event as it stands in the stream, `data: ...` with its blank line.
@@ -85,11 +81,21 @@ class Template:
         return self.prefix + text + self.suffix
 
 
-def _cut(payload: bytes, literal: bytes) -> tuple[bytes, bytes, bytes]:
-    """Around the only place where the text stands; nothing if there is none or more than one."""
-    if payload.count(literal) != 1:
-        return b"", b"", b""
-    return payload.partition(literal)
+def _cut(document: bytes, literal: bytes) -> tuple[bytes, bytes] | None:
+    """What stands around the inside of a string literal; None if it is not there exactly once."""
+    if document.count(literal) != 1:
+        return None
+    head, _, tail = document.partition(literal)
+    return head + b'"', b'"' + tail
+
+
+def _marked(head: bytes, tail: bytes) -> Chunk:
+    """The document with the marker for its text; empty if what was cut out lay across two strings."""
+    try:
+        document: Chunk = orjson.loads(head + _MARKER_JSON[1:-1] + tail)
+    except orjson.JSONDecodeError:
+        return {}
+    return document
 
 
 def _canonical(text: bytes) -> bytes | None:

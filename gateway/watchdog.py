@@ -1,11 +1,12 @@
 """The deadlines and keep-alives of one streaming request: one timer, times compared when it fires.
 
-Nothing is armed or cancelled per frame. The timer is set to the earliest moment at which something could be
-due, judging by the times known now; when it fires and the times have moved on, it is set again.
+Nothing is armed or cancelled per frame, nor when a phase begins. The timer is set to the earliest moment at
+which something could be due, judging by the times known now: what has not begun could begin at once. When it
+fires and the times have moved on, it is set again.
 
     keep-alive   nothing heard by the client for `keepalive_interval_s`, in every phase
     first byte   no first event `first_byte_s` after the upstream was asked
-    idle         no further event for `idle_s`
+    idle         no further event for `idle_s`, while the upstream was not stopped
     total        `total_s` since the upstream was asked
     stall        one `send` under way for `client_stall_timeout_s`, or a full buffer that has stopped the
                  upstream for that long in all
@@ -43,10 +44,12 @@ class StreamTimes:
     stopped_since: float | None = None
     stopped_s: float = 0.0
     """How long the upstream has been stopped before `stopped_since`."""
+    resumed_at: float | None = None
+    """When it was last let go again."""
 
 
 class Watchdog:
-    """`on_expired` is called with the name of the limit; the watchdog then ends."""
+    """`on_expired` is called with the name of a limit, once for each. All ends with `close()`."""
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Watchdog:
         self._times = times
         self._on_keepalive = on_keepalive
         self._on_expired = on_expired
+        self._expired: set[str] = set()
         self._last_keepalive_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._arm()
@@ -71,45 +75,46 @@ class Watchdog:
             self._timer.cancel()
             self._timer = None
 
-    def review(self) -> None:
-        """A phase has begun whose limit may be due before the timer."""
-        self.close()
-        self._arm()
-
-    def _deadlines(self, times: StreamTimes, now: float) -> dict[str, float]:
+    def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
+        """When each limit is due, if what has not begun begins now."""
         limits = self._limits
         stall = limits.client_stall_timeout_s
-        due = {"client_stall": (now if times.sending_since is None else times.sending_since) + stall}
-        if times.stopped_since is not None:
-            due["client_stall"] = min(due["client_stall"], times.stopped_since + stall - times.stopped_s)
-        if times.asked_at is not None:
-            due["total_timeout"] = times.asked_at + limits.total_s
-            if times.last_event_at is None:
-                due["first_byte_timeout"] = times.asked_at + limits.first_byte_s
-            elif times.stopped_since is None:
-                due["idle_timeout"] = times.last_event_at + limits.idle_s
-        return due
+        asked_at = now if times.asked_at is None else times.asked_at
+        due = {
+            "client_stall": min(
+                (now if times.sending_since is None else times.sending_since) + stall,
+                (now if times.stopped_since is None else times.stopped_since) + stall - times.stopped_s,
+            ),
+            "total_timeout": asked_at + limits.total_s,
+        }
+        if times.last_event_at is None:
+            due["first_byte_timeout"] = asked_at + limits.first_byte_s
+        if times.last_event_at is None or times.asked_at is None or times.stopped_since is not None:
+            due["idle_timeout"] = now + limits.idle_s
+        else:
+            due["idle_timeout"] = max(times.last_event_at, times.resumed_at or 0.0) + limits.idle_s
+        return {limit: at for limit, at in due.items() if limit not in self._expired}
 
     def _keepalive_at(self, times: StreamTimes) -> float:
-        heard = max(times.last_event_at or times.began_at, self._last_keepalive_at)
-        return heard + self._limits.keepalive_interval_s
+        heard_at = times.began_at if times.last_event_at is None else times.last_event_at
+        return max(heard_at, self._last_keepalive_at) + self._limits.keepalive_interval_s
 
     def _arm(self) -> None:
         now = self._loop.time()
         times = self._times()
-        at = min(self._keepalive_at(times), *self._deadlines(times, now).values())
+        at = min(self._keepalive_at(times), *self._due(times, now).values())
         self._timer = self._loop.call_at(max(at, now), self._fire)
 
     def _fire(self) -> None:
-        self._timer = None
         now = self._loop.time()
         times = self._times()
-        for limit, at in self._deadlines(times, now).items():
-            if now >= at:
-                self._on_expired(limit)
-                return
-        if now >= self._keepalive_at(times):
+        expired = [limit for limit, at in self._due(times, now).items() if now >= at]
+        keepalive = now >= self._keepalive_at(times)
+        self._expired.update(expired)
+        if keepalive:
             self._last_keepalive_at = now
-            if times.sending_since is None:
-                self._on_keepalive()
         self._arm()
+        for limit in expired:
+            self._on_expired(limit)
+        if keepalive and not expired and times.sending_since is None:
+            self._on_keepalive()

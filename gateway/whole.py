@@ -95,13 +95,10 @@ class WholeAnswer:
             ending = Outcome.ABANDONED
             status, body = await self._exchange(backend, request, lease)
             ending = Outcome.FINISHED if 200 <= status < 300 else Outcome.REFUSED
-        except httpx.ConnectError as error:
-            ending = Outcome.UNUSED
-            message = "the backend could not be reached"
-            raise UpstreamError("upstream_unreachable", message, retry_safe=True) from error
         except httpx.TransportError as error:
-            message = "the backend closed the connection before its answer was complete"
-            raise UpstreamError("upstream_truncated", message) from error
+            if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+                ending = Outcome.UNUSED
+            raise _failure(error) from error
         finally:
             lease.release(ending)
         return self._rewritten(backend, status, body)
@@ -130,7 +127,7 @@ class WholeAnswer:
         """The backend's success under the gateway's identity. Raises its error."""
         scrub = backend.scrubber(self._generation.identity.model)
         if not 200 <= status < 300:
-            raise error_of_answer(status, scrub(body))
+            raise error_of_answer(status, body, scrub)
         try:
             parsed: Any = orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -141,3 +138,13 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(parsed)
         return status, orjson.dumps(parsed)
+
+
+def _failure(error: httpx.TransportError) -> UpstreamError:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
+        case httpx.RemoteProtocolError():
+            return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    message = "the backend closed the connection before its answer was complete"
+    return UpstreamError("upstream_truncated", message)

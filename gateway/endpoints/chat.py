@@ -75,7 +75,7 @@ class ChatCompletions:
             tenant=tenant.name,
             model=model.name,
             width=request.n,
-            cost=request.cost(len(body)),
+            cost=request.cost(len(body), tenant),
             priority=priority_of(scope, tenant),
             body_bytes=len(body),
         )

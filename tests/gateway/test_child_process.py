@@ -10,7 +10,8 @@ import pytest
 
 from gateway.child_output import ChildOutput
 from gateway.child_process import Child, Exit
-from tests.support.processes import child_program, children, vanishes
+from tests.support.leaks import child_processes
+from tests.support.processes import child_program, vanishes
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ async def started(*habits: str) -> AsyncIterator[tuple[Child, Lines]]:
         yield child, lines
     finally:
         await child.end(grace_s=0)
-    assert child.pid not in children()
+    assert child.pid not in child_processes()
 
 
 async def test_both_its_outputs_are_heard_to_the_last_line() -> None:
@@ -89,11 +90,11 @@ async def test_a_cancelled_end_still_kills_and_reaps() -> None:
 
         assert ending.cancelled()
         assert child.exit == Exit(-signal.SIGKILL)
-        assert child.pid not in children()
+        assert child.pid not in child_processes()
 
 
 async def test_a_cancelled_start_leaves_no_process() -> None:
-    before = children()
+    before = child_processes()
     starting = asyncio.ensure_future(Child.start(child_program("silent"), dict(os.environ), Lines()))
     await asyncio.sleep(0)
 
@@ -101,7 +102,7 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
     await asyncio.wait({starting})
 
     assert starting.cancelled()
-    assert children() == before
+    assert child_processes() == before
 
 
 async def test_processes_that_the_child_started_go_with_it() -> None:

@@ -18,7 +18,7 @@ from gateway.settings import Fault, Settings, SettingsError
 
 ROOT = Path(__file__).parents[2]
 VALID = '[[backend]]\nname = "gpu0"\nurl = "http://127.0.0.1:8081"\n'
-INVALID = '[server]\nport = 0\n[timeouts]\nidle_s = "long"\n' + VALID
+INVALID = '[server]\nport = -1\n[timeouts]\nidle_s = "long"\n' + VALID
 
 
 def slotgate(*arguments: str, environ: dict[str, str] | None = None) -> Result:

@@ -1,7 +1,5 @@
 """The command line and the environment of a llama-server of ours."""
 
-import pytest
-
 from gateway.child_environment import child_environment
 from gateway.llama_command import LlamaCommand
 
@@ -22,17 +20,6 @@ def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> N
     assert "--cache-ram" not in arguments("llama-server", shared=True, knows_cache_ram=False)
     assert "--cache-ram" not in arguments("llama-server", shared=False)
     assert arguments("llama-server", "-cram", "64", shared=True).count("--cache-ram") == 0
-
-
-@pytest.mark.parametrize("option", ["--api-key", "--api-key=x", "--api-key-file"])
-def test_a_key_in_the_command_is_refused(option: str) -> None:
-    with pytest.raises(ValueError, match="local: --api-key"):
-        LlamaCommand("local", ("llama-server", option, "x"))
-
-
-def test_an_empty_command_is_refused() -> None:
-    with pytest.raises(ValueError, match="local: the command is empty"):
-        LlamaCommand("local", ())
 
 
 def test_scenario_125_what_would_contradict_the_command_or_leak_does_not_pass() -> None:

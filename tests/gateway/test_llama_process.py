@@ -3,22 +3,27 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.find import find_server
 from gateway.llama_command import LlamaCommand
 from gateway.llama_failure import LlamaStartError
 from gateway.llama_process import LlamaProcess
 from gateway.llama_state import IllegalTransitionError, State
-from gateway.ports import free_port
+from gateway.packages import Installed
+from gateway.ports import LOOPBACK, free_port
 from gateway.restart_policy import RestartLimits
-from tests.support.processes import child_program, children, vanishes
+from tests.support.leaks import child_processes
+from tests.support.processes import child_program, command_line, vanishes
 
 pytestmark = pytest.mark.anyio
 
@@ -71,24 +76,25 @@ async def running(
     command: LlamaCommand,
     *,
     limits: RestartLimits = EAGER,
-    time: VirtualTime | None = None,
+    virtual: VirtualTime | None = None,
     pick_port: Callable[[], int] = free_port,
+    history: History | None = None,
 ) -> AsyncIterator[tuple[LlamaProcess, History]]:
     """A started process; afterwards nothing of it is left."""
-    history, time = History(), time or VirtualTime()
+    history, virtual = history or History(), virtual or VirtualTime()
     process = LlamaProcess(
         command,
         os.environ,
         limits=limits,
         on_change=history,
-        clock=time.clock,
-        sleep=time.sleep,
+        clock=virtual.clock,
+        sleep=virtual.sleep,
         pick_port=pick_port,
     )
     async with process:
         yield process, history
     assert process.state is State.STOPPED
-    assert not history.pids & set(children())
+    assert not history.pids & set(child_processes())
 
 
 def status(process: LlamaProcess, path: str, key: str | None = None) -> int:
@@ -96,19 +102,15 @@ def status(process: LlamaProcess, path: str, key: str | None = None) -> int:
     return httpx.get(f"{process.url}{path}", headers=headers, trust_env=False).status_code
 
 
-def command_line(process: LlamaProcess) -> list[str]:
-    return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")[:-1]
-
-
 async def test_it_becomes_ready_and_stops_without_having_failed() -> None:
     async with running(llama()) as (process, history):
         await process.wait_ready(PATIENCE_S)
-        ready = (process.state, process.failure, process.pid in children())
+        ready = (process.state, process.failure, process.pid in child_processes())
         await process.stop()
 
     assert ready == (State.READY, None, True)
     assert history.states == [State.STARTING, State.LOADING, State.READY, State.STOPPING, State.STOPPED]
-    assert (process.url, process.pid) == (None, None)
+    assert process.pid is None
 
 
 async def test_it_can_be_started_again_after_a_stop() -> None:
@@ -129,33 +131,33 @@ async def test_the_key_is_required_and_shown_nowhere() -> None:
     async with running(llama()) as (process, _):
         await process.wait_ready(PATIENCE_S)
 
-        assert process.api_key not in command_line(process)
+        assert process.api_key not in command_line(process.pid or 0)
         assert process.api_key not in repr(process)
         assert (status(process, "/props"), status(process, "/props", process.api_key)) == (401, 200)
 
 
 async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
-    time = VirtualTime()
-    async with running(llama("crash"), limits=RestartLimits(), time=time) as (process, history):
+    virtual = VirtualTime()
+    async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
         with pytest.raises(LlamaStartError, match=r"failed to load the model, key \*+") as caught:
             await process.wait_ready(PATIENCE_S)
 
         assert process.state is State.GIVEN_UP
         assert history.states.count(State.STARTING) == 6
-        assert time.now == 15.5
+        assert virtual.now == 15.5
         assert process.api_key not in str(caught.value)
         assert process.failure is not None
         assert process.failure.reason == "exit status 1"
 
 
 async def test_scenario_117_one_that_gave_up_can_be_started_and_keeps_the_rate() -> None:
-    time = VirtualTime()
-    async with running(llama("crash"), limits=RestartLimits(), time=time) as (process, history):
+    virtual = VirtualTime()
+    async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
         await history.until(State.GIVEN_UP)
         process.start()
         await history.until(State.STARTING, times=7)
 
-        assert time.now == 60.0
+        assert virtual.now == 60.0
 
 
 async def test_a_start_that_takes_too_long_is_ended_and_tried_again() -> None:
@@ -190,7 +192,7 @@ async def test_a_child_that_dies_is_started_again_and_told_apart_from_a_stop() -
 
         assert told is not None
         assert told.reason == "killed by SIGKILL"
-        assert first not in children()
+        assert first not in child_processes()
         assert process.pid != first
 
 
@@ -211,7 +213,7 @@ async def test_scenario_118_a_child_that_ignores_sigterm_is_killed_after_the_gra
 
         await process.stop(grace_s=0.05)
 
-        assert not history.pids & set(children())
+        assert not history.pids & set(child_processes())
 
 
 async def test_two_stops_at_once_are_one() -> None:
@@ -267,43 +269,64 @@ async def test_cancelling_whoever_holds_it_leaves_no_process() -> None:
     assert held.states[-1] is State.STOPPED
 
 
-@asynccontextmanager
-async def stranger(status_line: str) -> AsyncIterator[int]:
-    """Somebody else's server, on a port of its own, with one answer for everything."""
+class Stranger(History):
+    """Somebody else's server: takes the port right before our first child does, and has one answer."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, status_line: str) -> None:
+        super().__init__()
+        self._status_line = status_line
+        self._serving: asyncio.Task[asyncio.Server] | None = None
+        self.url = ""
+
+    def __call__(self, process: LlamaProcess) -> None:
+        super().__call__(process)
+        if process.state is State.LOADING and self._serving is None:
+            self.url = process.url
+            listener = socket.create_server((LOOPBACK, int(process.url.rpartition(":")[2])))
+            self._serving = asyncio.ensure_future(asyncio.start_server(self._answer, sock=listener))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 {status_line}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
+        head = f"HTTP/1.1 {self._status_line}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode())
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async def leave(self) -> None:
+        assert self._serving is not None
+        (await self._serving).close()
 
 
 @pytest.mark.parametrize("answer", ["200 OK", "404 Not Found", "401 Unauthorized"])
 async def test_scenario_120_a_stranger_on_the_port_is_noticed_and_left(answer: str) -> None:
-    async with stranger(answer) as port:
-        ports = iter([port])
-        pick = lambda: next(ports, None) or free_port()  # noqa: E731
-        async with running(llama("silent"), pick_port=pick) as (process, history):
-            await history.until(State.BACKOFF)
+    stranger = Stranger(answer)
+    async with running(llama("silent"), history=stranger) as (process, history):
+        await history.until(State.BACKOFF)
+        told = process.failure
+        await history.until(State.LOADING, times=2)
 
-            assert process.failure is not None
-            assert "not the server that was started" in process.failure.reason
-            await history.until(State.LOADING, times=2)
-            assert process.url != f"http://127.0.0.1:{port}"
+        assert told is not None
+        assert "not the server that was started" in told.reason
+        assert process.url != stranger.url
+        await stranger.leave()
 
 
-async def test_scenario_120_a_port_that_is_taken_costs_one_start() -> None:
-    async with stranger("200 OK") as port:
-        ports = iter([port])
-        pick = lambda: next(ports, None) or free_port()  # noqa: E731
-        async with running(llama(), pick_port=pick) as (process, history):
+async def test_scenario_120_a_port_that_is_taken_in_the_last_moment_costs_one_start() -> None:
+    stranger = Stranger("200 OK")
+    async with running(llama(), history=stranger) as (process, history):
+        await process.wait_ready(PATIENCE_S)
+
+        assert history.states.count(State.STARTING) == 2
+        assert status(process, "/props", process.api_key) == 200
+        await stranger.leave()
+
+
+async def test_a_port_that_is_taken_before_the_start_costs_nothing() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        ports = iter([listener.getsockname()[1]])
+        async with running(llama(), pick_port=lambda: next(ports, None) or free_port()) as (process, history):
             await process.wait_ready(PATIENCE_S)
 
-            assert history.states.count(State.STARTING) == 2
-            assert status(process, "/props", process.api_key) == 200
+            assert history.states.count(State.STARTING) == 1
 
 
 async def test_the_next_process_is_found_where_the_last_one_was() -> None:
@@ -320,21 +343,58 @@ async def test_the_cache_option_is_asked_of_the_program_itself() -> None:
     async with running(llama(shared=True)) as (process, _):
         await process.wait_ready(PATIENCE_S)
 
-        assert command_line(process)[-2:] == ["--cache-ram", "0"]
+        assert command_line(process.pid or 0)[-2:] == ["--cache-ram", "0"]
 
 
 async def test_fifty_restarts_leave_no_zombie() -> None:
-    before = set(children())
+    before = set(child_processes())
     limits = RestartLimits(max_starts=50)
     async with running(llama("crash"), limits=limits) as (_, history):
         await history.until(State.GIVEN_UP)
 
         assert history.states.count(State.STARTING) == 50
-        assert set(children()) == before
+        assert set(child_processes()) == before
+
+
+@pytest.mark.real
+async def test_a_real_one_is_ready_restarts_and_stops_within_its_grace_while_a_request_runs(
+    tiny_model: Path,
+) -> None:
+    server = find_server(None, {"PATH": "/nowhere"}, Installed())
+    command = LlamaCommand(
+        "real",
+        (str(server.path), "--model", str(tiny_model), "--threads", "1"),
+        alias="tiny",
+        environment=server.environment,
+        shared=True,
+    )
+    async with running(command) as (process, history):
+        await process.wait_ready(PATIENCE_S)
+        process.restart("because")
+        await history.until(State.READY, times=2)
+        async with endless_stream(process) as events:
+            await anext(events)
+            began = time.monotonic()
+            await process.stop(grace_s=0.3)
+
+    assert time.monotonic() - began < 2.0
+    assert history.states.count(State.STARTING) == 2
+
+
+@asynccontextmanager
+async def endless_stream(process: LlamaProcess) -> AsyncIterator[AsyncIterator[bytes]]:
+    """A generation that does not end; being cut is what it is for."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    headers = {"authorization": f"Bearer {process.api_key}"}
+    with suppress(httpx.RemoteProtocolError):
+        async with httpx.AsyncClient(base_url=process.url, headers=headers, trust_env=False) as client:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                yield response.aiter_raw()
 
 
 PARENT = """
 import asyncio, os, sys
+from gateway.find import find_server
 from gateway.llama_command import LlamaCommand
 from gateway.llama_process import LlamaProcess
 

@@ -99,9 +99,9 @@ def test_a_name_that_two_tables_share_in_variables_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        ("SLOTGATE_SERVER__PORT", "x", "must be a whole number from 1 to 65535, not 'x'"),
-        ("SLOTGATE_SERVER__PORT", "", "must be a whole number from 1 to 65535, not ''"),
-        ("SLOTGATE_SERVER__PORT", "9" * 5000, "must be a whole number from 1 to 65535, not '999"),
+        ("SLOTGATE_SERVER__PORT", "x", "must be a whole number from 0 to 65535, not 'x'"),
+        ("SLOTGATE_SERVER__PORT", "", "must be a whole number from 0 to 65535, not ''"),
+        ("SLOTGATE_SERVER__PORT", "9" * 5000, "must be a whole number from 0 to 65535, not '999"),
         ("SLOTGATE_SERVER__ALLOW_ANONYMOUS", "yes", "must be true or false, not 'yes'"),
         ("SLOTGATE_TIMEOUTS__IDLE_S", "inf", "must be a number of seconds from 0.001 to 604800, not inf"),
         ("SLOTGATE_SERVER__CORS_ORIGINS", "*", 'must be a list of text such as ["a", "b"], not \'*\''),

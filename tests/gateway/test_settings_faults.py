@@ -12,7 +12,7 @@ PLAIN_KEY = "sg-CANARY-CANARY-CANARY"
 def test_all_faults_are_reported_at_once() -> None:
     faults = faults_of(
         {
-            "server": {"port": 0, "prot": 1, "tls_cert": "/nowhere/cert.pem"},
+            "server": {"port": -1, "prot": 1, "tls_cert": "/nowhere/cert.pem"},
             "streaming": {"keepalive": "ping"},
             "timeouts": {"idle_s": 0, "stream_buffer_bytes": 1},
             "tenant": [
@@ -44,7 +44,7 @@ def test_all_faults_are_reported_at_once() -> None:
 
 def test_the_error_has_one_line_a_fault() -> None:
     with pytest.raises(SettingsError) as caught:
-        parse({"server": {"port": 0, "host\nx": "a\nb"}, "timeouts": {"total_s": "a\nb"}}, {})
+        parse({"server": {"port": -1, "host\nx": "a\nb"}, "timeouts": {"total_s": "a\nb"}}, {})
     assert 4 == len(caught.value.faults) == len(str(caught.value).splitlines())
 
 

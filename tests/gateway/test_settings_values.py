@@ -99,11 +99,11 @@ def test_a_time_may_be_a_fraction_and_a_whole_number(time: str) -> None:
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ({"port": "x"}, "server.port: must be a whole number from 1 to 65535, not 'x'"),
-        ({"port": 0}, "server.port: must be a whole number from 1 to 65535, not 0"),
-        ({"port": 70000}, "server.port: must be a whole number from 1 to 65535, not 70000"),
-        ({"port": 80.5}, "server.port: must be a whole number from 1 to 65535, not 80.5"),
-        ({"port": True}, "server.port: must be a whole number from 1 to 65535, not true"),
+        ({"port": "x"}, "server.port: must be a whole number from 0 to 65535, not 'x'"),
+        ({"port": -1}, "server.port: must be a whole number from 0 to 65535, not -1"),
+        ({"port": 70000}, "server.port: must be a whole number from 0 to 65535, not 70000"),
+        ({"port": 80.5}, "server.port: must be a whole number from 0 to 65535, not 80.5"),
+        ({"port": True}, "server.port: must be a whole number from 0 to 65535, not true"),
         ({"allow_anonymous": 1}, "server.allow_anonymous: must be true or false, not 1"),
         ({"host": 1}, "server.host: must be text, not 1"),
         (

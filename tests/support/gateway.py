@@ -1,11 +1,12 @@
 """The gateway under test: the real application behind the real server, on port 0, in this loop.
 
 Leaving the block holds the gateway to the invariants that must stand after every request, however it ended:
-no lease, no ticket, no upstream connection but idle ones, no task that was not there before.
+no lease, no ticket, no upstream connection but idle ones, no task that was not there before, nothing logged
+as an error (a client that leaves and a backend that fails are none of the gateway's).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +16,9 @@ from gateway.fleet import Fleet
 from gateway.serve import assemble
 from gateway.server import Server
 from gateway.settings import Settings, parse
+from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
+from tests.support.logged import Log, logged
 
 CHAT = "/v1/chat/completions"
 SETTLED_WITHIN_S = 3.0
@@ -24,6 +27,11 @@ SETTLED_WITHIN_S = 3.0
 def chat(text: str = "hi", **members: object) -> dict[str, Any]:
     """A chat request; streaming unless `stream=False`."""
     return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
+
+
+async def ask(url: str, *headers: bytes, **members: object) -> Answer:
+    """A chat request and its answer, whole: for those that are no stream, and for errors."""
+    return await fetch(url, "POST", CHAT, *headers, json=chat() | members)
 
 
 def data_of(frames: Sequence[Frame]) -> list[dict[str, Any]]:
@@ -37,21 +45,36 @@ def text_of(frames: Sequence[Frame]) -> str:
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
-def settings_for(*urls: str, **sections: Any) -> Settings:  # noqa: ANN401
+def error_in(frames: Sequence[Frame]) -> dict[str, Any]:
+    """The error that a stream ended with: one, in its last frame, and no sentinel anywhere."""
+    assert not any(b"[DONE]" in frame.data for frame in frames), frames
+    errors = [chunk["error"] for chunk in data_of(frames) if "error" in chunk]
+    assert len(errors) == 1, frames
+    assert b'"error"' in frames[-1].data, frames
+    error: dict[str, Any] = errors[0]
+    return error
+
+
+def settings_for(
+    *urls: str,
+    environ: Mapping[str, str] | None = None,
+    **sections: Any,  # noqa: ANN401
+) -> Settings:
     """One backend a URL, serving the model `m`; `sections` as in the file, e.g. `streaming={...}`."""
     backends = [
         {"name": f"gpu{number}", "url": url, "models": ["m"], "health_interval_s": 0.2}
         for number, url in enumerate(urls)
     ]
-    return parse({"server": {"port": 0}, "backend": backends, **sections}, {})
+    return parse({"server": {"port": 0}, "backend": backends, **sections}, environ or {})
 
 
 class Gateway:
     """What a test talks to and looks into."""
 
-    def __init__(self, server: Server, fleet: Fleet) -> None:
+    def __init__(self, server: Server, fleet: Fleet, log: Log) -> None:
         self.server = server
         self.fleet = fleet
+        self.log = log
         self.url = server.url
 
     @property
@@ -75,13 +98,22 @@ class Gateway:
 @asynccontextmanager
 async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIterator[Gateway]:
     before = asyncio.all_tasks()
+    with logged() as log:
+        async with _listening(settings, log) as gateway:
+            if ready:
+                await gateway.until(lambda: gateway.fleet.ready)
+            yield gateway
+        await gateway.until(lambda: not (asyncio.all_tasks() - before - _streams()))
+    assert not log.errors, log.errors
+
+
+@asynccontextmanager
+async def _listening(settings: Settings, log: Log) -> AsyncIterator[Gateway]:
     async with assemble(settings) as (app, fleet):
         server = Server(app, settings.server)
         await server.listen()
-        gateway = Gateway(server, fleet)
+        gateway = Gateway(server, fleet, log)
         try:
-            if ready:
-                await gateway.until(lambda: fleet.ready)
             yield gateway
             await gateway.until(lambda: gateway.idle)
             await gateway.until(lambda: not server.connections.tasks)
@@ -89,7 +121,6 @@ async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIte
             server.close()
             await asyncio.sleep(0)
         await gateway.until(lambda: all(b.transport.connections <= 1 for b in fleet.backends.values()))
-    await gateway.until(lambda: not (asyncio.all_tasks() - before - _streams()))
 
 
 def _streams() -> set["asyncio.Task[Any]"]:

@@ -1,4 +1,4 @@
-"""What tests ask the kernel about processes, without polling in a sleep."""
+"""Programs to supervise, and what the kernel knows of them."""
 
 import os
 import select
@@ -26,14 +26,10 @@ def vanishes(pid: int, within_s: float) -> bool:
     return bool(readable)
 
 
-def children() -> dict[int, str]:
-    """The child processes of this one, zombies included: pid and state."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(parent) == os.getpid():
-            found[int(stat.parent.name)] = state
-    return found
+def command_line(pid: int) -> list[str]:
+    """The arguments of a running process, the program first."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,40 @@
+"""The data of one event as JSON: as it stands, or mended.
+
+Backends write what strict JSON refuses: a token that ends in the middle of a character, half a surrogate
+pair, NaN, raw control bytes. Such data is read as far as it can be understood, with U+FFFD for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import orjson
+
+from gateway.chunks import Chunk
+
+__all__ = ["mended", "parsed"]
+
+_surrogates = re.compile(
+    r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Group 1 is what stays as it is: an escaped backslash, a whole pair."""
+
+
+def parsed(payload: bytes) -> Chunk | None:
+    """The JSON object; None if it is none."""
+    try:
+        document = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def mended(payload: bytes) -> Chunk | None:
+    """The same, of data that need not be strict JSON."""
+    text = _surrogates.sub(lambda found: found[1] or "\\ufffd", payload.decode(errors="replace"))
+    try:
+        document = json.loads(text, strict=False, parse_int=orjson.loads)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,167 @@
+"""Each limit trips by itself and in time; the client hears something in every silence and only there."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
+from tests.support.virtual_time import run_virtual
+
+NEVER = 10_000.0
+LIMITS = StreamLimits(
+    keepalive_interval_s=NEVER,
+    first_byte_s=NEVER,
+    idle_s=NEVER,
+    total_s=NEVER,
+    client_stall_timeout_s=NEVER,
+)
+Step = tuple[float, Callable[["Course"], None]]
+
+
+@dataclass
+class Course:
+    """One request: its times change as the steps say; what the watchdog does is noted with its time."""
+
+    limits: StreamLimits
+    times: StreamTimes = field(default_factory=lambda: StreamTimes(began_at=0.0))
+    heard: list[float] = field(default_factory=list)
+    expired: list[tuple[float, str]] = field(default_factory=list)
+
+    async def run(self, steps: list[Step], until: float) -> None:
+        loop = asyncio.get_running_loop()
+        watchdog = Watchdog(
+            loop,
+            self.limits,
+            lambda: self.times,
+            on_keepalive=lambda: self.heard.append(round(loop.time(), 3)),
+            on_expired=self._expire,
+        )
+        for at, step in steps:
+            await asyncio.sleep(at - loop.time())
+            step(self)
+        await asyncio.sleep(until - loop.time())
+        watchdog.close()
+        await asyncio.sleep(NEVER * 3)
+
+    def _expire(self, limit: str) -> None:
+        self.expired.append((round(asyncio.get_running_loop().time(), 3), limit))
+        if limit != "client_stall":
+            self.times.asked_at = None
+
+
+def run(*steps: Step, until: float = 100.0, **limits: float) -> Course:
+    course = Course(replace(LIMITS, **limits))
+    run_virtual(course.run(list(steps), until))
+    return course
+
+
+def asked(course: Course) -> None:
+    course.times.asked_at = asyncio.get_running_loop().time()
+
+
+def event(course: Course) -> None:
+    course.times.last_event_at = asyncio.get_running_loop().time()
+
+
+def sending(course: Course) -> None:
+    course.times.sending_since = asyncio.get_running_loop().time()
+
+
+def sent(course: Course) -> None:
+    course.times.sending_since = None
+
+
+def stopped(course: Course) -> None:
+    course.times.stopped_since = asyncio.get_running_loop().time()
+
+
+def resumed(course: Course) -> None:
+    now = asyncio.get_running_loop().time()
+    assert course.times.stopped_since is not None
+    course.times.stopped_s += now - course.times.stopped_since
+    course.times.stopped_since = None
+    course.times.resumed_at = now
+
+
+# Each limit trips exactly it
+
+BUSY = [(float(at), event) for at in range(1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps", "expected"),
+    [
+        ({"first_byte_s": 5}, [(2, asked)], [(7, "first_byte_timeout")]),
+        ({"first_byte_s": 5}, [(2, asked), (6, event)], []),
+        ({"first_byte_s": 5}, [], []),
+        ({"idle_s": 5}, [(2, asked), (6, event)], [(11, "idle_timeout")]),
+        ({"idle_s": 5}, [(2, asked), (6, event), (10, event)], [(15, "idle_timeout")]),
+        ({"idle_s": 5}, [(2, asked)], []),
+        ({"total_s": 50}, [(0.5, asked), *BUSY], [(50.5, "total_timeout")]),
+        ({"total_s": 50}, [], []),
+        ({"client_stall_timeout_s": 5}, [(0.5, asked), (1, event), (2, sending)], [(7, "client_stall")]),
+        ({"client_stall_timeout_s": 5}, [(2, sending), (6, sent), (6.5, sending), (11, sent)], []),
+        ({"client_stall_timeout_s": 5}, [(2, sending)], [(7, "client_stall")]),
+    ],
+)
+def test_scenario_063_each_limit_trips_by_itself(
+    limits: dict[str, float], steps: list[Step], expected: list[tuple[float, str]]
+) -> None:
+    assert expected == run(*steps, **limits).expired
+
+
+@pytest.mark.parametrize("limit", ["first_byte", "idle", "total"])
+def test_a_limit_trips_in_time_however_long_the_others_are(limit: str) -> None:
+    steps = [(30.0, asked)] if limit == "first_byte" else [(29.9, asked), (30.0, event)]
+    [(at, name)] = run(*steps, **{f"{limit}_s": 0.25}).expired
+    assert (f"{limit}_timeout", 30.25 if limit != "total" else 30.15) == (name, at)
+
+
+def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_that_long_in_all() -> None:
+    course = run(
+        (1, asked),
+        (2, event),
+        (10, stopped),
+        (13, resumed),
+        (20, stopped),
+        (21, resumed),
+        (30, stopped),
+        client_stall_timeout_s=5,
+    )
+    assert course.expired == [(31, "client_stall")]
+
+
+def test_an_upstream_that_was_stopped_is_not_idle() -> None:
+    waiting = [(1.0, asked), (2.0, event), (3.0, stopped)]
+    assert run(*waiting, idle_s=5).expired == []
+    assert run(*waiting, (20, resumed), idle_s=5).expired == [(25, "idle_timeout")]
+    assert run(*waiting, (20, resumed), (22, event), idle_s=5).expired == [(27, "idle_timeout")]
+
+
+def test_a_client_that_stalls_is_cut_after_another_limit_has_ended_the_stream_too() -> None:
+    course = run((1, asked), (2, event), (8, sending), idle_s=10, client_stall_timeout_s=10)
+    assert course.expired == [(12, "idle_timeout"), (18, "client_stall")]
+
+
+def test_nothing_trips_after_the_end() -> None:
+    course = run((1, asked), (2, event), until=3, idle_s=5, total_s=5, keepalive_interval_s=5)
+    assert (course.expired, course.heard) == ([], [])
+
+
+# Keep-alives
+
+
+def test_scenario_058_the_client_hears_something_in_every_interval_of_silence() -> None:
+    assert run((40, asked), keepalive_interval_s=15).heard == [15, 30, 45, 60, 75, 90]
+
+
+def test_no_keepalive_while_events_flow_and_again_in_the_next_silence() -> None:
+    flowing = [(at / 2, event) for at in range(1, 101)]
+    assert run((0.1, asked), *flowing, until=60, keepalive_interval_s=3).heard == [53, 56, 59]
+
+
+def test_a_keepalive_is_not_added_to_what_the_client_does_not_take() -> None:
+    course = run((1, asked), (2, event), (8, sending), (46, sent), until=70, keepalive_interval_s=10)
+    assert course.heard == [52, 62]

@@ -1,0 +1,50 @@
+"""A whole answer to one request on a connection of its own, for tests that look at nothing but the answer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tests.support.client import RawClient, request_bytes
+from tests.support.http1 import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    head: Head
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.head.get(name)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        content: dict[str, Any] = orjson.loads(self.body)
+        return content
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, in OpenAI's shape: JSON with a message and a type, and nothing around it."""
+        assert self.header(b"content-type") == b"application/json", self
+        content = self.json
+        assert list(content) == ["error"], content
+        error: dict[str, Any] = content["error"]
+        assert isinstance(error["message"], str), error
+        assert error["message"], error
+        assert isinstance(error["type"], str), error
+        return error
+
+
+async def exchange(url: str, request: bytes, within: float = 5.0) -> Answer:
+    """Send these bytes, read one response."""
+    async with await RawClient.connect(url) as client:
+        await client.send(request)
+        head = await client.head(within)
+        return Answer(client.status, head, await client.body(within))
+
+
+async def fetch(
+    url: str, method: str, target: str, *headers: bytes, json: object = None, body: bytes = b""
+) -> Answer:
+    return await exchange(url, request_bytes(method, target, *headers, json=json, body=body))

@@ -1,0 +1,96 @@
+"""One chat stream without sockets, tasks or a loop: an upstream's bytes in, what the client reads out.
+
+`send` is stepped by hand, so that a test decides when the client is behind.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import orjson
+from starlette.types import Message
+
+from gateway.buffers import BufferBudget
+from gateway.chunks import Identity
+from gateway.downstream import Downstream
+from gateway.frames import ChatFrames, FrameOptions
+from gateway.metering import Meter
+from tests.support.sse import FrameReader, data_of
+
+OURS = Identity("chatcmpl-ours", 1700000000, "public")
+Json = dict[str, Any]
+
+
+class ChatStream:
+    def __init__(self, options: FrameOptions | None = None, *, merge: bool = True) -> None:
+        self.now = 100.0
+        self.body = b""
+        """What the client has read."""
+        self.meter = Meter()
+        loop = cast("asyncio.AbstractEventLoop", self)
+        self.out = Downstream(
+            self._send,
+            loop,
+            headers=list,
+            buffer_limit=1 << 20,
+            budget=BufferBudget(1 << 20),
+            tenant="team-a",
+            merge=merge,
+        )
+        self.frames = ChatFrames(OURS, self.out, self.meter, options or FrameOptions(), self.time)
+        self._stalled = False
+
+    def time(self) -> float:
+        return self.now
+
+    def feed(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.frames.feed(body)
+
+    @contextmanager
+    def client_behind(self) -> Iterator[None]:
+        """The `send` of what was put so far does not return before the block ends."""
+        assert self.out.unread, "put something first"
+        self._stalled = True
+        sending = self.out.pump(lambda: True)
+        sending.send(None)
+        yield
+        self._stalled = False
+        _finish(sending)
+
+    def read(self) -> list[bytes]:
+        """All frames of the client, the waiting ones included."""
+        _finish(self.out.pump(lambda: True))
+        reader = FrameReader()
+        frames = reader.feed(self.body)
+        assert not reader.rest, f"half a frame at the end: {reader.rest!r}"
+        return frames
+
+    def chunks(self) -> list[Json]:
+        """All frames of the client that hold JSON."""
+        return [orjson.loads(data_of(frame)) for frame in self.read() if frame.startswith(b"data: {")]
+
+    def text(self, kind: str = "content", index: int = 0) -> str:
+        """The generated text of one kind and choice, as the client puts it together."""
+        choices = [choice for chunk in self.chunks() for choice in chunk["choices"]]
+        deltas = [choice["delta"] for choice in choices if choice["index"] == index]
+        return "".join(delta.get(kind) or "" for delta in deltas)
+
+    async def _send(self, message: Message) -> None:
+        self.body += message.get("body", b"")
+        if self._stalled:
+            await _Pause()
+
+
+class _Pause:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def _finish(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        while True:
+            work.send(None)
+    except StopIteration:
+        return

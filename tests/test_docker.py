@@ -1,0 +1,30 @@
+"""The files in docker/ say what is true of the project."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import load
+
+DOCKER = Path(__file__).parent.parent / "docker"
+
+
+def test_the_configuration_that_compose_mounts_is_valid() -> None:
+    settings = load(DOCKER / "slotgate.toml", {"LLAMA_KEY": "x"})
+    assert [backend.name for backend in settings.backends] == ["llama"]
+
+
+def test_everything_the_image_copies_is_there() -> None:
+    lines = (DOCKER / "Dockerfile").read_text().split("\n")
+    sources = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
+    assert sources
+    assert [source for source in sources if not (DOCKER.parent / source).exists()] == []
+
+
+@pytest.mark.parametrize("lock", ["serve", "local", "dev"])
+def test_every_locked_package_has_a_hash(lock: str) -> None:
+    text = (DOCKER / "lock" / f"{lock}.txt").read_text()
+    packages = re.findall(r"^[a-z0-9_.-]+==.*(?:\n    --hash=.*)*", text, re.MULTILINE)
+    assert len(packages) > 10
+    assert [package for package in packages if "--hash=" not in package] == []
