@@ -17,7 +17,8 @@ What uvicorn 0.54 does, and what therefore is different, stands with each method
 * A client that half-closes is gone. A FIN is all that a server sees of most clients that leave, and a
   generation that nobody waits for must end. Whoever shuts down its side before its answer gets none.
 * What comes behind a request that is being answered is kept and not parsed, and reading goes on: with
-  reading paused the end of the connection would not be noticed.
+  reading paused the end of the connection would not be noticed. (Where uvicorn pauses for what came with the
+  same read, the `receive()` in which every request waits for its client to leave resumes it.)
 """
 
 from __future__ import annotations
@@ -178,7 +179,6 @@ class Protocol(HttpToolsProtocol):
             raise _too_much_ahead()
         self._enter(Phase.ANSWERING)
         super().on_headers_complete()
-        self.flow.resume_reading()
         self.headers = []  # what comes now are trailers, and uvicorn would add them to the request's headers
         if self._all.draining:
             self.cycle.keep_alive = False
@@ -186,8 +186,6 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._silent_bytes = 0
         super().on_body(body)
-        if _whole(self._running):  # a body behind another request, which uvicorn stops reading for
-            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         """A request to upgrade is complete behind its head; then it is parsed again, without the upgrade."""
@@ -246,9 +244,7 @@ class Protocol(HttpToolsProtocol):
         running = self._running
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
-            while len(self.pipeline) >= len(owed):
-                self.pipeline.popleft()
-            owed[-1].keep_alive = False
+            owed[-1].keep_alive = False  # with it the connection ends, whatever is behind it
             self._enter(Phase.LAST)
             self._ahead.clear()
             return
@@ -266,9 +262,6 @@ class Protocol(HttpToolsProtocol):
         if running is not None:
             running.disconnected = True
             running.message_event.set()
-        self.pipeline.clear()
-        self._ahead.clear()
-        self.flow.resume_writing()
 
     # -- phases
 
