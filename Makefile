@@ -20,7 +20,7 @@ help: ## This list
 install: $(VENV)/.dev ## Set up .venv with everything that development and tests need
 
 run: $(VENV)/.local ## Set up what is missing, then a real chat server: make run PORT=8080 MODEL=file.gguf
-	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(MODEL)
+	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/.dev ## Run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -52,7 +52,9 @@ $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --n
 endef
 
 $(VENV)/.python:
-	@test -n "$(PYTHON)" || { echo "slotgate needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { \
+		echo "slotgate needs Python 3.11 or newer: on Debian and Ubuntu, apt-get install python3 python3-venv;" >&2; \
+		echo "one in another place: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "this Python cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
