@@ -410,6 +410,7 @@ async def test_a_connection_lost_before_the_request_ends_the_exchange() -> None:
     sink = Recorder()
     connection.send(b"", b"", sink)
     assert (sink.ends, connection.state) == ([End.CUT_SHORT], State.CLOSED)
+    assert repr(connection) == "<UpstreamConnection closed, 0 exchanges>"
 
 
 class Closed(asyncio.Transport):
