@@ -12,12 +12,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench import load
-from bench.contestant import Contestant, answers, free_port, running
+from bench.contestant import Contestant, answers, running
 from bench.cores import Cores
 from bench.figures import percentile
 from bench.install import Unavailable
 from bench.peers import Peer
 from bench.plan import Plan
+from bench.ports import free_port
 from bench.process import Child
 from bench.samples import DIRECT, Samples
 from bench.stream import Target

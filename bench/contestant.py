@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from pathlib import Path
 
 from bench.install import Unavailable
 from bench.peers import Peer, Site
+from bench.ports import free_port
 from bench.process import Child
 from bench.stream import Client, Tally, Target, chat
 
-__all__ = ["Contestant", "free_port", "installed", "running"]
+__all__ = ["Contestant", "answers", "installed", "running"]
 
 _START_S = 90.0
 _ANSWER_S = 5.0
@@ -33,12 +33,6 @@ class Contestant:
 
     def memory_bytes(self) -> int:
         return self.child.memory_bytes() if self.child is not None else 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def installed(peer: Peer, work: Path) -> str:
