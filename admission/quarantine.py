@@ -64,7 +64,7 @@ class QuarantinedSlot:
     def judged_by_probe_sent_at(self, sent_at: float) -> bool:
         """Whether a probe that left then can show this slot idle."""
         if self.started or self.seen_busy:
-            return sent_at >= self.closed_at
+            return sent_at > self.closed_at
         return sent_at >= self.closed_at + self._unstarted_wait_s
 
     @property
@@ -168,7 +168,7 @@ class Quarantine:
         explained = sum(1 for lease in probe.started if lease.live)
         stale = max(0, busy - explained)
         judged = [slot for slot in self.slots if slot.judged_by_probe_sent_at(probe.sent_at)]
-        asked = [slot for slot in self.slots if slot.closed_at <= probe.sent_at]
+        asked = [slot for slot in self.slots if slot.closed_at < probe.sent_at]
         returned = judged[: max(0, len(judged) - stale)]
         kept = judged[len(returned) :]
         for slot in asked if stale >= len(asked) else kept:

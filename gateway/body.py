@@ -10,9 +10,6 @@ from gateway.errors import ClientError, ClientGone
 
 __all__ = ["read_body"]
 
-_CLOSE = [(b"connection", b"close")]
-"""The rest of the body would be taken for the next request, or waited for."""
-
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
     """The whole body.
@@ -28,9 +25,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s
             return await _pieces(receive, max_bytes)
     except TimeoutError as error:
         message = f"the request body was not complete within {timeout_s:g} s"
-        raise ClientError(
-            "body_timeout", message, status=408, kind="timeout_error", headers=_CLOSE
-        ) from error
+        raise ClientError("body_timeout", message, status=408, kind="timeout_error") from error
 
 
 async def _pieces(receive: Receive, max_bytes: int) -> bytes:
@@ -54,5 +49,4 @@ def _too_large(max_bytes: int) -> ClientError:
         "body_too_large",
         f"the request body is larger than {max_bytes} bytes",
         status=413,
-        headers=_CLOSE,
     )

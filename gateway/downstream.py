@@ -73,6 +73,7 @@ class Downstream:
         self._full = False
         self._closing = False
         self._stopped = False
+        self._failure: Exception | None = None
         self._blocked: tuple[_Continued, bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -102,10 +103,10 @@ class Downstream:
         self._grew(len(text))
 
     def close(self, last: bytes = b"") -> None:
-        """Nothing more will be put after this frame."""
-        self._closing = True
-        if last:
+        """Nothing more will be put after this frame. The first end counts, unless `send` failed with it."""
+        if last and not self._closing:
             self.put(last)
+        self._closing = True
         self.wake()
 
     def discard(self) -> None:
@@ -136,7 +137,8 @@ class Downstream:
             if self.unread:
                 waiter.set_result(None)
         except Exception as error:
-            waiter.set_exception(error)
+            self._closing = False
+            self.fail(error)
         else:
             self.sending_since = self._loop.time()
             self._blocked = _Continued(sending, waiting_for), more
@@ -145,6 +147,11 @@ class Downstream:
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
         self._stopped = True
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """A callback failed, and nobody called it who could be told: `pump` raises its error."""
+        self._failure = self._failure or error
         self.wake()
 
     def wake(self) -> None:
@@ -158,15 +165,22 @@ class Downstream:
     async def pump(self, over: Callable[[], bool]) -> None:
         """Send what is put, as it is put, until `over()` and nothing is left to send.
 
-        Raises `ClientGone` once it was told to stop.
+        Raises `ClientGone` once it was told to stop, and what a callback failed with.
         """
         while True:
-            if self._blocked is not None:
-                await self._unblock(*self._blocked)
-            while self.unread and not self._stopped:
-                await self._flush()
+            try:
+                if self._blocked is not None:
+                    await self._unblock(*self._blocked)
+                while self.unread and not self._stopped:
+                    await self._flush()
+            except Exception:
+                self._closing = False
+                raise
             if self._stopped:
                 raise ClientGone
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
             if over():
                 return
             self._waiter = self._loop.create_future()

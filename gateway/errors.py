@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 import orjson
+import structlog
 
 __all__ = [
     "CapacityError",
@@ -30,9 +31,11 @@ __all__ = [
     "Source",
     "UpstreamAnswer",
     "UpstreamError",
+    "internal_error",
 ]
 
 Headers = list[tuple[bytes, bytes]]
+log = structlog.stdlib.get_logger(__name__)
 _is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
@@ -143,3 +146,11 @@ class UpstreamAnswer(GatewayError):
         code = self._error.get("code")
         ours = {"message": self.message, "type": self.kind, "code": self.code if code is None else code}
         return {**self._error, **ours}
+
+
+def internal_error(error: Exception, request_id: str) -> GatewayError:
+    """What the client is told of a fault of ours; the operator is told in one line of the log."""
+    log.warning("internal error", id=request_id, error=repr(error), exc_info=error)
+    failure = GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")
+    failure.__cause__ = error
+    return failure

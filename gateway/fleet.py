@@ -12,7 +12,8 @@ from admission import AdmissionQueue, Lease, QueueLimits
 from gateway.backend import Backend, BackendState
 from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
-from gateway.errors import GatewayError
+from gateway.errors import CapacityError, GatewayError
+from gateway.live import LiveAnswers
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings
@@ -38,6 +39,7 @@ class Fleet:
         self.queue = AdmissionQueue(limits, asyncio.get_running_loop())
         self.scheduler = self.queue.scheduler
         self.tenants = tuple(tenant.name for tenant in settings.tenants)
+        self.live = LiveAnswers()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.scheduler.fair.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(
@@ -75,6 +77,14 @@ class Fleet:
     def start(self) -> None:
         for monitor in self.monitors.values():
             monitor.start()
+
+    def drain(self) -> None:
+        """Refuse what waits and what comes from now on; what runs goes on."""
+        self.scheduler.drain()
+
+    def cut(self) -> None:
+        """End what still runs, with an error that its client can read."""
+        self.live.cut(CapacityError(503, "draining", "the gateway is shutting down"))
 
     async def stop(self) -> None:
         self.queue.close()

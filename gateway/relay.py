@@ -12,13 +12,17 @@ behind the client is. The three conditions of an early release meet in `ended`:
 * only the success sentinel does it: an error first closes the upstream, then releases;
 * only when the upstream completed its message by itself is the lease released as FINISHED. Otherwise
   (it did not end within the grace, it was cut, we closed it) the slot has to be verified.
+
+An exception in a callback would end in the event loop, and the stream in silence: it fails the relay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from enum import Enum
+from typing import Concatenate, ParamSpec
 
 import httpx
 
@@ -26,7 +30,7 @@ from admission import Lease, Outcome
 from gateway.answers import error_of_answer, error_of_event
 from gateway.context import RequestContext
 from gateway.downstream import Downstream
-from gateway.errors import GatewayError, UpstreamError
+from gateway.errors import GatewayError, UpstreamError, internal_error
 from gateway.frames import DONE, ChatFrames
 from gateway.upstream import End, Exchange, UpstreamTransport
 from gateway.watchdog import StreamTimes
@@ -35,6 +39,7 @@ __all__ = ["Relay", "RelayState"]
 
 MAX_ANSWER_BYTES = 1024 * 1024
 Headers = list[tuple[bytes, bytes]]
+P = ParamSpec("P")
 
 
 class RelayState(Enum):
@@ -47,6 +52,19 @@ class RelayState(Enum):
 
 
 _OVER = (RelayState.SUCCEEDED, RelayState.FAILED)
+
+
+def _guarded(callback: Callable[Concatenate[Relay, P], None]) -> Callable[Concatenate[Relay, P], None]:
+    """For what the event loop calls."""
+
+    @functools.wraps(callback)
+    def guarded(relay: Relay, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            callback(relay, *args, **kwargs)
+        except Exception as error:
+            relay.crashed(error)
+
+    return guarded
 
 
 class Relay:
@@ -72,6 +90,7 @@ class Relay:
         self._grace_s = grace_s
         self._scrub = scrub
         self._loop = loop
+        self._opening: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
         self._status = 0
         self._answer = bytearray()
@@ -89,9 +108,12 @@ class Relay:
     def over(self) -> bool:
         return self.state in _OVER
 
-    async def open(self, transport: UpstreamTransport, request: httpx.Request) -> None:
-        """Send the request. The relay fails if the backend cannot be reached."""
+    def start(self, transport: UpstreamTransport, request: httpx.Request) -> None:
+        """Send the request, in a task of its own. The relay fails if the backend cannot be reached."""
         self._context.asked_at = self._loop.time()
+        self._opening = self._loop.create_task(self._open(transport, request), name="upstream open")
+
+    async def _open(self, transport: UpstreamTransport, request: httpx.Request) -> None:
         try:
             self._exchange = await transport.open(request, self)
         except httpx.TransportError as error:
@@ -99,18 +121,27 @@ class Relay:
                 "upstream_unreachable", "the backend could not be reached", retry_safe=True
             )
             failure.__cause__ = error
-            self._fail(failure, Outcome.UNUSED)
+            self.fail(failure)
+        except Exception as error:
+            self.crashed(error)
 
+    @_guarded
     def fail(self, error: GatewayError) -> None:
         """End the stream for a reason of ours. The upstream is closed, then the lease released."""
         if not self.over:
             self._fail(error, Outcome.ABANDONED)
 
+    def crashed(self, error: Exception) -> None:
+        """A callback failed: nobody called it who could be told."""
+        failure = internal_error(error, self._context.id)
+        if self.state is not RelayState.FAILED:
+            self._fail(failure, Outcome.ABANDONED)
+
     def close(self) -> None:
         """Leave nothing behind: the backstop of the lease and of the upstream connection."""
         if not self.over:
             self.state = RelayState.FAILED
-        self._let_go(Outcome.ABANDONED if self._exchange is not None else Outcome.UNUSED)
+        self._let_go(Outcome.ABANDONED)
 
     def times(self) -> StreamTimes:
         """For the watchdog."""
@@ -126,6 +157,7 @@ class Relay:
 
     # -- the upstream's sink
 
+    @_guarded
     def head(self, status: int, headers: Headers) -> None:
         self._lease.start()
         self._context.answered_at = self._loop.time()
@@ -133,19 +165,22 @@ class Relay:
         streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
+    @_guarded
     def body(self, data: bytes) -> None:
         if self.state is RelayState.STREAMING:
             frames = self._frames
             frames.feed(data)
-            self._lease.delivered = True
+            self._lease.delivered = frames.events > 0
             if frames.sentinel or frames.error is not None:
                 self._ending()
         elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
             self._answer += data
 
+    @_guarded
     def read_over(self) -> None:
         self._out.hand_over()
 
+    @_guarded
     def ended(self, end: End) -> None:
         complete = end is End.COMPLETE
         if self.state is RelayState.STREAMING:
@@ -169,29 +204,38 @@ class Relay:
             self.state = RelayState.SENTINEL
             self._grace = self._loop.call_later(self._grace_s, self._grace_over)
 
+    @_guarded
     def _grace_over(self) -> None:
         if self.state is RelayState.SENTINEL:
             self._succeed(Outcome.ABANDONED)
 
     def _succeed(self, outcome: Outcome) -> None:
-        self.state = RelayState.SUCCEEDED
         self._frames.finish()
+        self.state = RelayState.SUCCEEDED
         self._let_go(outcome)
         self._out.close(DONE)
 
     def _fail(self, error: GatewayError, outcome: Outcome) -> None:
         self.state = RelayState.FAILED
         self.error = error
-        self._let_go(outcome)
-        self._out.wake()
+        try:
+            self._let_go(outcome)
+        finally:
+            self._out.wake()
 
     def _let_go(self, outcome: Outcome) -> None:
         """Close what is open, then give the lease back. Harmless when it was done before."""
         if self._grace is not None:
             self._grace.cancel()
-        if self._exchange is not None:
+        if self._exchange is None:
+            if self._opening is not None:
+                self._opening.cancel()
+            self._lease.release(Outcome.UNUSED)
+            return
+        try:
             self._exchange.close()
-        self._lease.release(outcome)
+        finally:
+            self._lease.release(outcome)
 
     def _stop_upstream(self) -> None:
         """The client's buffer is full."""

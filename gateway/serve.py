@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
 import uvloop
 from starlette.types import ASGIApp
 
@@ -16,10 +18,15 @@ from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
-from gateway.server import build_server
+from gateway.server import ListenError, Server
 from gateway.settings import Settings, Tenant
+from gateway.stopping import stop_signals
 
 __all__ = ["Moments", "assemble", "keys_of", "serve"]
+
+
+CANNOT_LISTEN = 2
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,17 @@ class Moments:
 
 
 def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
-    """Run until told to stop. Returns the exit code. Raises what `moments.started` raises.
+    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
 
-    `children` are the processes behind the backends with a command; left out, they are made from the settings.
+    `children` are the processes behind the backends with a command; left out, the settings say what to run.
+    Raises what `moments.started` raises.
     """
     configure_logging()
-    uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
+    try:
+        uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
+    except ListenError as error:
+        print(error, file=sys.stderr)
+        return CANNOT_LISTEN
     return 0
 
 
@@ -45,8 +57,16 @@ async def _serve(settings: Settings, children: Children, moments: Moments) -> No
     async with children:
         if moments.started is not None:
             await moments.started()
-        async with assemble(children.located(settings), children.environ(os.environ)) as (app, _):
-            await build_server(app, settings.server, moments.listening).serve()
+        with stop_signals() as stop:
+            async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+                server = Server(app, settings.server)
+                await server.listen()
+                log.info("listening", url=server.url)
+                moments.listening()
+                await stop.wait()
+                log.info("draining", grace_s=settings.server.shutdown_grace_s)
+                await server.drain(refuse=fleet.drain, cut=fleet.cut)
+    log.info("stopped")
 
 
 @asynccontextmanager

@@ -1,65 +1,137 @@
-"""uvicorn, with what a streaming gateway needs besides.
+"""The listener, and the order in which it stops.
 
-`Protocol` gives each request a way to cut its connection (`extensions["slotgate.abort"]`): a client that no
-longer reads can not be closed politely, because closing waits for what it does not read.
+Nothing of uvicorn's own `Server` is left to inherit: it looks for a signal ten times a second, waits for
+connections before it tells anybody that it stops, cancels what is left, raises the signal again (exit
+143), and exits 3 when the port is taken. What is used are its `Config`, its ASGI bridge and its protocol.
 """
 
 from __future__ import annotations
 
-import socket
+import asyncio
+import errno
 from collections.abc import Callable
-from typing import Any
+from email.utils import formatdate
 
-import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn import Config
 
+from gateway.connections import Connections
+from gateway.protocol import Protocol
 from gateway.settings import Server as ServerSettings
 
-__all__ = ["build_config", "build_server"]
+__all__ = ["ListenError", "Server"]
+
+CUT_S = 1.0
+"""How long streams that are cut may take to tell their clients, and requests to clean up."""
 
 
-class Protocol(HttpToolsProtocol):
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # a TypedDict without our extension
-        scope["extensions"] = {"slotgate.abort": self.transport.abort}
+class ListenError(Exception):
+    """The address cannot be listened on; says so in a sentence."""
 
 
-class Server(uvicorn.Server):
-    """Says when it listens."""
+class Server:
+    """Belongs to the running event loop. `listen`, then `drain` or `close`."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_listening = on_listening
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.connections = Connections(settings)
+        self._settings = settings
+        self._config = _config(app, settings)
+        self._listener: asyncio.Server | None = None
+        self._clock: asyncio.TimerHandle | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_listening()
+    def __repr__(self) -> str:
+        return f"<Server {self.url if self._listener else 'not listening'} {self.connections!r}>"
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        assert self._listener is not None, "it does not listen"
+        port = self._listener.sockets[0].getsockname()[1]
+        return f"{'https' if self._settings.tls_cert else 'http'}://{_authority(self._settings.host, port)}"
+
+    async def listen(self) -> None:
+        """Accept connections from now on. Raises `ListenError`."""
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        self._keep_date(loop)
+        try:
+            self._config.load()
+            self._listener = await loop.create_server(
+                lambda: Protocol(self._config, self.connections),
+                settings.host,
+                settings.port,
+                ssl=self._config.ssl,
+                ssl_handshake_timeout=settings.header_timeout_s if self._config.ssl else None,
+                backlog=self._config.backlog,
+            )
+        except OSError as error:
+            self.close()
+            raise ListenError(_why(error, settings)) from error
+
+    async def drain(self, *, refuse: Callable[[], None], cut: Callable[[], None]) -> None:
+        """Stop in order; nothing is left when this returns, at the latest `CUT_S` after the grace.
+
+        `refuse` is called at once: what waits and what comes is to be answered with 503. `cut` is called when
+        the grace is over: what still runs is to be ended with an error that its client can read.
+        """
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        grace_ends = loop.time() + settings.shutdown_grace_s
+        refuse()
+        self.connections.drain()
+        await asyncio.sleep(settings.drain_delay_s)
+        self._stop_listening()
+        await asyncio.sleep(0)  # what was accepted with the last look at the listener is announced
+        self.connections.drain()
+        if not await self.connections.gone(within=grace_ends - loop.time()):
+            cut()
+            await self.connections.gone(within=CUT_S)
+        self.close()
+        if self.connections.tasks:
+            await asyncio.wait(self.connections.tasks, timeout=CUT_S)
+
+    def close(self) -> None:
+        """Stop now. Requests under way see their client leave."""
+        self._stop_listening()
+        self.connections.abort()
+        if self._clock is not None:
+            self._clock.cancel()
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    def _keep_date(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The date header of every response, made once a second."""
+        self.connections.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._clock = loop.call_later(1.0, self._keep_date, loop)
 
 
-def build_server(
-    app: ASGIApp, settings: ServerSettings, on_listening: Callable[[], None] = lambda: None
-) -> uvicorn.Server:
-    return Server(build_config(app, settings), on_listening)
-
-
-def build_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    return uvicorn.Config(
+def _config(app: ASGIApp, settings: ServerSettings) -> Config:
+    return Config(
         app,
-        host=settings.host,
-        port=settings.port,
-        http=Protocol,
-        loop="uvloop",
+        interface="asgi3",
+        http="httptools",
         ws="none",
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=int(settings.keep_alive_s),
-        timeout_graceful_shutdown=int(settings.shutdown_grace_s),
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _why(error: OSError, settings: ServerSettings) -> str:
+    reasons = {
+        errno.EADDRINUSE: "another program listens there; see server.port",
+        errno.EACCES: "this user may not listen there; see server.port",
+        errno.EADDRNOTAVAIL: "this machine has no such address; see server.host",
+    }
+    reason = reasons.get(error.errno or 0, error.strerror or str(error))
+    return f"Cannot listen on {_authority(settings.host, settings.port)}: {reason}"

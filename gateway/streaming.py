@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from admission import Lease, Outcome
@@ -18,7 +17,7 @@ from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
 from gateway.disconnect import ClientWatch, until_client_gone
 from gateway.downstream import Downstream
-from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.errors import ClientGone, GatewayError, UpstreamError, internal_error
 from gateway.fleet import Fleet
 from gateway.frames import ChatFrames, FrameOptions, KeepAlive
 from gateway.generation import Generation
@@ -40,7 +39,6 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-log = structlog.stdlib.get_logger(__name__)
 
 
 class StreamingAnswer:
@@ -76,7 +74,11 @@ class StreamingAnswer:
         )
         frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
         try:
-            with until_client_gone(receive) as watch, contextlib.suppress(ClientGone):
+            with (
+                self._fleet.live.holding(self),
+                until_client_gone(receive) as watch,
+                contextlib.suppress(ClientGone),
+            ):
                 watch.on_stop = out.stop
                 out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
@@ -93,6 +95,11 @@ class StreamingAnswer:
             self._context.first_output_at = frames.first_output_at
             self._generation.book(self._meter, self._fleet.scheduler)
 
+    def cut(self, error: GatewayError) -> None:
+        """End with this error. A request that waits for a slot is ended through its ticket, by admission."""
+        if self._relay is not None:
+            self._relay.fail(error)
+
     # -- the request's course
 
     async def _run(self, out: Downstream, frames: ChatFrames) -> None:
@@ -102,10 +109,10 @@ class StreamingAnswer:
         except ClientGone:
             raise
         except Exception as error:
-            failure = error if isinstance(error, GatewayError) else _internal(error)
+            failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
             self._context.code = failure.code
             if not out.committed:
-                raise failure from error
+                raise failure from failure.__cause__
             out.close(frames.error_frame(failure.body()))
             await out.pump(lambda: True)
         await out.end()
@@ -148,14 +155,10 @@ class StreamingAnswer:
             loop=self._loop,
         )
         request = backend.request(generation.path, generation.body, generation.headers)
-        opening = self._loop.create_task(relay.open(backend.transport, request), name="upstream open")
-        opening.add_done_callback(lambda _: out.wake())
         try:
-            await out.pump(lambda: relay.over or (opening.done() and opening.exception() is not None))
-            if opening.done():
-                opening.result()
+            relay.start(backend.transport, request)
+            await out.pump(lambda: relay.over)
         finally:
-            opening.cancel()
             relay.close()
         if relay.error is None:
             self._meter.settle()
@@ -175,10 +178,13 @@ class StreamingAnswer:
         )
 
         def keepalive() -> None:
-            frame = frames.keepalive()
-            if frame and (self._relay is None or not self._relay.over):
-                out.put(frame)
-                out.wake()
+            try:
+                frame = frames.keepalive()
+                if frame and (self._relay is None or not self._relay.over):
+                    out.put(frame)
+                    out.wake()
+            except Exception as error:
+                out.fail(error)
 
         def expired(limit: str) -> None:
             if limit == "client_stall":
@@ -213,8 +219,3 @@ class StreamingAnswer:
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return list(_STREAM_HEADERS)
-
-
-def _internal(error: Exception) -> GatewayError:
-    log.warning("internal error", error=repr(error), exc_info=error)
-    return GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")

@@ -7,6 +7,7 @@ answer likewise, anything else as abandoned.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -36,19 +37,32 @@ class WholeAnswer:
         self._generation = generation
         self._context: RequestContext = generation.context
         self._meter = Meter()
+        self._stop: Callable[[], None] | None = None
+        """Ends the wait for the answer, while there is one."""
+        self._cut: GatewayError | None = None
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Raises `GatewayError`, or `ClientGone` when the client left."""
         sent = False
         try:
-            with until_client_gone(receive) as watch:
+            with self._fleet.live.holding(self), until_client_gone(receive) as watch:
+                self._stop = watch.stop
                 status, body = await self._answer()
+                self._stop = None
                 await send_whole(send, status, [(b"content-type", b"application/json")], body)
                 sent = True
         finally:
             self._generation.book(self._meter, self._fleet.scheduler)
         if watch.gone and not sent:
             raise ClientGone
+        if self._cut is not None and not sent:
+            raise self._cut
+
+    def cut(self, error: GatewayError) -> None:
+        """End with this error, unless the answer is being sent already."""
+        if self._stop is not None:
+            self._cut = error
+            self._stop()
 
     async def _answer(self) -> tuple[int, bytes]:
         """Once, or twice where the first backend is known not to have begun."""
@@ -81,13 +95,10 @@ class WholeAnswer:
             ending = Outcome.ABANDONED
             status, body = await self._exchange(backend, request, lease)
             ending = Outcome.FINISHED if 200 <= status < 300 else Outcome.REFUSED
-        except httpx.ConnectError as error:
-            ending = Outcome.UNUSED
-            message = "the backend could not be reached"
-            raise UpstreamError("upstream_unreachable", message, retry_safe=True) from error
         except httpx.TransportError as error:
-            message = "the backend closed the connection before its answer was complete"
-            raise UpstreamError("upstream_truncated", message) from error
+            if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+                ending = Outcome.UNUSED
+            raise _failure(error) from error
         finally:
             lease.release(ending)
         return self._rewritten(backend, status, body)
@@ -127,3 +138,13 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(parsed)
         return status, orjson.dumps(parsed)
+
+
+def _failure(error: httpx.TransportError) -> UpstreamError:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
+        case httpx.RemoteProtocolError():
+            return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    message = "the backend closed the connection before its answer was complete"
+    return UpstreamError("upstream_truncated", message)

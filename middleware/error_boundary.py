@@ -7,16 +7,13 @@ error that still gets here is logged and the connection is left to the server.
 
 from __future__ import annotations
 
-import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import context_of
-from gateway.errors import ClientGone, GatewayError
+from gateway.errors import ClientGone, GatewayError, internal_error
 from gateway.replies import send_error
 
 __all__ = ["ErrorBoundary"]
-
-log = structlog.stdlib.get_logger("slotgate.errors")
 
 
 class ErrorBoundary:
@@ -29,15 +26,11 @@ class ErrorBoundary:
             await self._app(scope, receive, send)
         except ClientGone:
             raise
-        except GatewayError as error:
-            context.code = error.code
-            if context.status is None:
-                await send_error(send, error)
         except Exception as error:
-            context.code = "internal_error"
-            log.exception("internal error", id=context.id, path=scope["path"])
+            failure = error if isinstance(error, GatewayError) else internal_error(error, context.id)
+            context.code = failure.code
             if context.status is None:
-                message = "the gateway failed to handle the request"
-                await send_error(send, GatewayError(500, "server_error", "internal_error", message))
+                await send_error(send, failure)
             else:
+                context.outcome = "error"
                 raise ClientGone from error

@@ -14,7 +14,6 @@ from gateway.settings.values import Table
 
 NOT_YET: Mapping[str, str] = MappingProxyType(
     {
-        "server.drain_delay_s": "the listener closes as soon as draining starts",
         "admission.store": 'slots are counted in one process, so the only store is "memory"',
         "usage.store": 'usage is not recorded, so the only store is "none"',
         "tenant.key": "keys have no name and no end; list their hashes in key_hashes",

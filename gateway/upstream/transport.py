@@ -72,7 +72,11 @@ class Exchange:
 
 
 class UpstreamTransport(httpx.AsyncBaseTransport):
-    """For one backend. Raises `httpx.ConnectError`, `httpx.ConnectTimeout`, `httpx.RemoteProtocolError`."""
+    """For one backend.
+
+    Raises `httpx.ConnectError` and `httpx.ConnectTimeout` when nothing was sent, `httpx.ReadError` when the
+    connection ended before the response did, `httpx.RemoteProtocolError` when what came was no HTTP.
+    """
 
     def __init__(
         self, address: Address, *, connect_timeout_s: float, ssl_context: ssl.SSLContext | None = None
@@ -119,7 +123,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         connection.send(_head(request), request.content, body)
         try:
             status, headers = await body.started
-        except httpx.RemoteProtocolError as error:
+        except httpx.TransportError as error:
             if reused and not connection.received_bytes:
                 raise _Stale from error
             error.request = request
@@ -206,7 +210,7 @@ class _Body(httpx.AsyncByteStream):
         self._end = end
         self._changed.set()
         if not self.started.done():
-            self.started.set_exception(httpx.RemoteProtocolError(f"no response: {end.value}"))
+            self.started.set_exception(_failure(end))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
@@ -217,7 +221,7 @@ class _Body(httpx.AsyncByteStream):
                 self._transport.keep(self._connection)
                 return
             if self._end is not None:
-                raise httpx.RemoteProtocolError(f"response {self._end.value}")
+                raise _failure(self._end)
             if not pieces:
                 self._changed.clear()
                 await self._changed.wait()
@@ -225,6 +229,11 @@ class _Body(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         if self._end is not End.COMPLETE:
             self._connection.close()
+
+
+def _failure(end: End) -> httpx.TransportError:
+    kind = httpx.RemoteProtocolError if end is End.BROKEN else httpx.ReadError
+    return kind(f"response {end.value}")
 
 
 def _head(request: httpx.Request) -> bytes:

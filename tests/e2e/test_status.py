@@ -6,9 +6,9 @@ import os
 import orjson
 import pytest
 
-from tests.support.answer import Answer, fetch
+from tests.support.answer import fetch
 from tests.support.client import read_stream
-from tests.support.gateway import CHAT, chat, error_in, running_gateway, settings_for, text_of
+from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, PING, STOP, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Script, Sleep, Stall, Write, stream
@@ -31,10 +31,6 @@ QUICK = {"keepalive_interval_s": 0.1}
 either = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
 
 
-async def post(url: str, *headers: bytes, **members: object) -> Answer:
-    return await fetch(url, "POST", CHAT, *headers, json=chat(**members))
-
-
 def event(error: bytes) -> bytes:
     return b"data: " + error + b"\n\n"
 
@@ -46,7 +42,7 @@ async def test_an_error_of_the_backend_passes_with_its_status_and_every_field(
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(status, ERRORS[status]))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming)
+        got = await ask(gateway.url, stream=streaming)
         assert got.status == status
         assert got.error == orjson.loads(ERRORS[status])["error"]
         assert len(fu.generations) == 1
@@ -73,7 +69,7 @@ async def test_an_error_body_in_any_shape_becomes_openais(
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(400, body, content_type=b"text/plain"))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming)
+        got = await ask(gateway.url, stream=streaming)
     assert got.status == 400
     assert got.error["message"] == message
 
@@ -86,7 +82,7 @@ async def test_a_code_of_the_backend_that_is_no_header_value_stays_in_the_body(
     body = orjson.dumps({"error": {"code": code, "message": "no", "type": "server_error"}})
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(500, body))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming)
+        got = await ask(gateway.url, stream=streaming)
     assert got.status == 500
     assert got.error["code"] == code
     assert got.header(b"x-slotgate-reason") == b"upstream_error"
@@ -98,7 +94,7 @@ async def test_an_error_as_first_event_keeps_its_real_status(status: int) -> Non
     """llama-server has sent 200 and a ping by then."""
     fu = ScriptedUpstream(scripts={CHAT: stream(PING, event(ERRORS[status]))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url)
+        got = await ask(gateway.url)
     assert got.status == status
     assert got.error == orjson.loads(ERRORS[status])["error"]
 
@@ -106,7 +102,7 @@ async def test_an_error_as_first_event_keeps_its_real_status(status: int) -> Non
 async def test_the_error_field_of_old_builds_is_an_error_and_no_empty_success() -> None:
     fu = ScriptedUpstream(scripts={CHAT: stream(b"error: " + error_of(400) + b"\n\n", DONE)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url)
+        got = await ask(gateway.url)
     assert got.status == 400
     assert got.error == orjson.loads(error_of(400))
 
@@ -142,7 +138,7 @@ async def test_when_the_shared_context_is_spent_every_stream_gets_its_own_error(
 @pytest.mark.parametrize("as_event", [True, False], ids=["as first event", "as answer"])
 async def test_after_an_early_commit_a_late_400_is_one_framed_error(form: str, *, as_event: bool) -> None:
     late: Script = [Write(H), Sleep(0.25), Write(chunked(event(ERRORS[400])) + END), Fin()]
-    script = late if as_event else [Sleep(0.25), Write(answer(400, ERRORS[400]))]
+    script: Script = late if as_event else [Sleep(0.25), Write(answer(400, ERRORS[400]))]
     fu = ScriptedUpstream(scripts={CHAT: script})
     keepalive = {**QUICK, "keepalive": form}
     async with fu, running_gateway(settings_for(fu.url, streaming=keepalive)) as gateway:
@@ -160,12 +156,12 @@ async def test_a_key_that_the_backend_refuses_is_ours_to_mend_and_never_shown(
     canary = "sk-CANARY-of-the-backend"
     monkeypatch.setenv("LLAMA_KEY", canary)
     error = error_body(status, f"Invalid API Key {canary}", "authentication_error")
-    script = stream(event(error)) if as_event else [Write(answer(status, error))]
+    script: Script = stream(event(error)) if as_event else [Write(answer(status, error))]
     fu = ScriptedUpstream(scripts={CHAT: script})
     async with fu:
         backend = {"name": "gpu0", "url": fu.url, "models": ["m"], "api_key_env": "LLAMA_KEY"}
         async with running_gateway(settings_for(backend=[backend], environ=os.environ)) as gateway:
-            got = await post(gateway.url, stream=streaming)
+            got = await ask(gateway.url, stream=streaming)
             assert canary.encode() in fu.generations[0].raw
             assert canary not in gateway.log.text
     if as_event and not streaming:
@@ -183,7 +179,7 @@ async def test_a_status_that_says_nothing_to_the_client_is_a_broken_backend(
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(status, error_body(status, "?", "odd")))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming)
+        got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (502, "upstream_broken")
 
 
@@ -192,7 +188,7 @@ async def test_a_backend_that_refuses_connections_is_502_upstream_unreachable(*,
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         fu.stop_listening()
-        got = await post(gateway.url, stream=streaming)
+        got = await ask(gateway.url, stream=streaming)
         assert gateway.fleet.backends["gpu0"].pool.leased == 0
         assert not gateway.fleet.backends["gpu0"].pool.quarantine.slots
     assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
@@ -214,7 +210,7 @@ async def test_a_full_queue_is_429_with_the_reason_and_an_honest_wait(*, streami
             await waiting.send(b"Content-Type: application/json\r\nContent-Length: 59\r\n\r\n")
             await waiting.send(orjson.dumps(chat()).ljust(59))
             await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
-            got = await post(gateway.url, stream=streaming)
+            got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (429, "queue_full")
     assert got.error["type"] == "rate_limit_error"
     assert got.header(b"x-slotgate-reason") == b"queue_full"
@@ -229,7 +225,7 @@ async def test_a_wait_that_runs_out_is_503_queue_timeout(*, streaming: bool) -> 
     async with fu, running_gateway(settings_for(fu.url, admission=limits)) as gateway:
         async with await gateway.client() as running:
             await running.post(CHAT, chat())
-            got = await post(gateway.url, stream=streaming)
+            got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (503, "queue_timeout")
     assert got.error["type"] == "overloaded_error"
     assert got.header(b"x-slotgate-reason") == b"queue_timeout"
@@ -254,7 +250,7 @@ async def test_a_wait_that_runs_out_after_a_keep_alive_is_one_framed_error() -> 
 async def test_an_unknown_model_is_404_and_names_it(*, streaming: bool) -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming, model="gpt-9")
+        got = await ask(gateway.url, stream=streaming, model="gpt-9")
     assert (got.status, got.error["code"], got.error["param"]) == (404, "model_not_found", "model")
     assert "gpt-9" in got.error["message"]
     assert not fu.generations
@@ -263,7 +259,7 @@ async def test_an_unknown_model_is_404_and_names_it(*, streaming: bool) -> None:
 async def test_one_model_served_may_be_left_out_and_the_answer_names_it() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=False)
+        got = await ask(gateway.url, stream=False)
     assert got.json["model"] == "m"
 
 
@@ -272,7 +268,7 @@ async def test_of_several_models_one_must_be_named() -> None:
     async with fu:
         backend = {"name": "gpu0", "url": fu.url, "models": ["m0", "m1"]}
         async with running_gateway(settings_for(backend=[backend])) as gateway:
-            got = await post(gateway.url)
+            got = await ask(gateway.url)
     assert (got.status, got.error["code"], got.error["param"]) == (400, "invalid_request", "model")
     assert "m0, m1" in got.error["message"]
     assert not fu.generations
@@ -282,9 +278,9 @@ async def test_of_several_models_one_must_be_named() -> None:
 async def test_more_choices_than_slots_are_400(*, streaming: bool) -> None:
     fu = ScriptedUpstream(llama=LlamaLike(2))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url, stream=streaming, n=3)
+        got = await ask(gateway.url, stream=streaming, n=3)
         assert not fu.generations
-        enough = await post(gateway.url, stream=streaming, n=2)
+        enough = await ask(gateway.url, stream=streaming, n=2)
     assert (got.status, got.error["param"]) == (400, "n")
     assert "2" in got.error["message"]
     assert enough.status == 200
@@ -313,7 +309,7 @@ async def test_a_path_of_the_backend_never_reaches_the_client(said: str, *, know
     fu = ScriptedUpstream(scripts={CHAT: [Write(leaking(HOME)[said]), Fin()]})
     fu.llama.model = HOME if known else "/srv/models/tiny.gguf"
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        got = await post(gateway.url)
+        got = await ask(gateway.url)
     assert got.body
     assert b"/home" not in got.body
     assert b"bob" not in got.body
@@ -325,8 +321,8 @@ async def test_a_path_is_no_part_of_a_whole_answer_or_of_the_list_of_models() ->
         backend = {"name": "gpu0", "url": fu.url}
         async with running_gateway(settings_for(backend=[backend])) as gateway:
             answers = [await fetch(gateway.url, "GET", path) for path in ("/v1/models", "/v1/models/x")]
-            answers.append(await post(gateway.url, stream=False))
-            answers.append(await post(gateway.url))
+            answers.append(await ask(gateway.url, stream=False))
+            answers.append(await ask(gateway.url))
             assert fu.generations[0].json()["model"] == HOME
     assert [got.status for got in answers] == [200] * 4
     assert [entry["id"] for entry in answers[0].json["data"]] == ["x"]

@@ -6,16 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.find import find_server
 from gateway.llama_command import LlamaCommand
 from gateway.llama_failure import LlamaStartError
 from gateway.llama_process import LlamaProcess
 from gateway.llama_state import IllegalTransitionError, State
+from gateway.packages import Installed
 from gateway.ports import LOOPBACK, free_port
 from gateway.restart_policy import RestartLimits
 from tests.support.leaks import child_processes
@@ -72,19 +76,19 @@ async def running(
     command: LlamaCommand,
     *,
     limits: RestartLimits = EAGER,
-    time: VirtualTime | None = None,
+    virtual: VirtualTime | None = None,
     pick_port: Callable[[], int] = free_port,
     history: History | None = None,
 ) -> AsyncIterator[tuple[LlamaProcess, History]]:
     """A started process; afterwards nothing of it is left."""
-    history, time = history or History(), time or VirtualTime()
+    history, virtual = history or History(), virtual or VirtualTime()
     process = LlamaProcess(
         command,
         os.environ,
         limits=limits,
         on_change=history,
-        clock=time.clock,
-        sleep=time.sleep,
+        clock=virtual.clock,
+        sleep=virtual.sleep,
         pick_port=pick_port,
     )
     async with process:
@@ -133,27 +137,27 @@ async def test_the_key_is_required_and_shown_nowhere() -> None:
 
 
 async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
-    time = VirtualTime()
-    async with running(llama("crash"), limits=RestartLimits(), time=time) as (process, history):
+    virtual = VirtualTime()
+    async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
         with pytest.raises(LlamaStartError, match=r"failed to load the model, key \*+") as caught:
             await process.wait_ready(PATIENCE_S)
 
         assert process.state is State.GIVEN_UP
         assert history.states.count(State.STARTING) == 6
-        assert time.now == 15.5
+        assert virtual.now == 15.5
         assert process.api_key not in str(caught.value)
         assert process.failure is not None
         assert process.failure.reason == "exit status 1"
 
 
 async def test_scenario_117_one_that_gave_up_can_be_started_and_keeps_the_rate() -> None:
-    time = VirtualTime()
-    async with running(llama("crash"), limits=RestartLimits(), time=time) as (process, history):
+    virtual = VirtualTime()
+    async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
         await history.until(State.GIVEN_UP)
         process.start()
         await history.until(State.STARTING, times=7)
 
-        assert time.now == 60.0
+        assert virtual.now == 60.0
 
 
 async def test_a_start_that_takes_too_long_is_ended_and_tried_again() -> None:
@@ -352,8 +356,45 @@ async def test_fifty_restarts_leave_no_zombie() -> None:
         assert set(child_processes()) == before
 
 
+@pytest.mark.real
+async def test_a_real_one_is_ready_restarts_and_stops_within_its_grace_while_a_request_runs(
+    tiny_model: Path,
+) -> None:
+    server = find_server(None, {"PATH": "/nowhere"}, Installed())
+    command = LlamaCommand(
+        "real",
+        (str(server.path), "--model", str(tiny_model), "--threads", "1"),
+        alias="tiny",
+        environment=server.environment,
+        shared=True,
+    )
+    async with running(command) as (process, history):
+        await process.wait_ready(PATIENCE_S)
+        process.restart("because")
+        await history.until(State.READY, times=2)
+        async with endless_stream(process) as events:
+            await anext(events)
+            began = time.monotonic()
+            await process.stop(grace_s=0.3)
+
+    assert time.monotonic() - began < 2.0
+    assert history.states.count(State.STARTING) == 2
+
+
+@asynccontextmanager
+async def endless_stream(process: LlamaProcess) -> AsyncIterator[AsyncIterator[bytes]]:
+    """A generation that does not end; being cut is what it is for."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    headers = {"authorization": f"Bearer {process.api_key}"}
+    with suppress(httpx.RemoteProtocolError):
+        async with httpx.AsyncClient(base_url=process.url, headers=headers, trust_env=False) as client:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                yield response.aiter_raw()
+
+
 PARENT = """
 import asyncio, os, sys
+from gateway.find import find_server
 from gateway.llama_command import LlamaCommand
 from gateway.llama_process import LlamaProcess
 

@@ -225,6 +225,29 @@ async def slotgate_run(tmp_path: Path, *arguments: str) -> AsyncIterator[asyncio
 
 
 @pytest.mark.anyio
+async def test_ctrl_c_while_the_model_loads_ends_both(tmp_path: Path, tiny_model: Path) -> None:
+    child_of(tmp_path, "loading")
+    arguments = (
+        "--port",
+        str(free_port()),
+        "--llama-server",
+        str(tmp_path / "llama-server"),
+        str(tiny_model),
+    )
+    async with slotgate_run(tmp_path, *arguments) as process:
+        assert process.stderr is not None
+        await process.stderr.readuntil(b'"state": "loading"')
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    assert len(children) == 1
+    assert vanishes(children[0], within_s=2)
+
+
+@pytest.mark.anyio
 async def test_a_taken_port_ends_run_with_2(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]

@@ -9,7 +9,6 @@ from tests.support.configurations import BACKEND, digest, faults_of, with_backen
 COMMAND = {"name": "x", "command": ["llama-server"]}
 TENANT = {"name": "t", "key_hashes": [digest("a")]}
 REFUSED: dict[str, dict[str, object]] = {
-    "server.drain_delay_s": {"server": {"drain_delay_s": 1}},
     "admission.store": {"admission": {"store": "redis://host:6379/0"}},
     "usage.store": {"usage": {"store": "sqlite:///slotgate.db"}},
     "tenant.key": {"tenant": [{"name": "t", "key": [{"name": "ci", "hash": digest("a")}]}]},
@@ -35,7 +34,6 @@ def test_the_default_of_a_part_that_is_not_built_may_be_written_down() -> None:
     tenant = {**TENANT, "key": [], "isolate_cache": False}
     command = {**COMMAND, "load": "start", "idle_unload_s": 0, "group": "", "shared": False}
     data = {
-        "server": {"drain_delay_s": 0},
         "admission": {"store": "memory"},
         "usage": {"store": "none"},
         "tenant": [tenant],

@@ -152,7 +152,7 @@ class RawClient:
                 self._buffer += data
         raw, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         self.response = parse_head(raw)
-        self._body = BodyReader(self.response, until_eof=self.status not in (204, 304))
+        self._body = BodyReader(self.response, until_eof=self.status not in (100, 204, 304))
         self.clean_end = True if self._body.done else None
         return self.response
 

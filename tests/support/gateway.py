@@ -1,4 +1,4 @@
-"""The gateway under test: the real application behind the real uvicorn protocol, on port 0, in this loop.
+"""The gateway under test: the real application behind the real server, on port 0, in this loop.
 
 Leaving the block holds the gateway to the invariants that must stand after every request, however it ended:
 no lease, no ticket, no upstream connection but idle ones, no task that was not there before, nothing logged
@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from uvicorn.server import ServerState
 
 from gateway.fleet import Fleet
 from gateway.serve import assemble
-from gateway.server import build_config
+from gateway.server import Server
 from gateway.settings import Settings, parse
+from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged
 
@@ -27,6 +27,11 @@ SETTLED_WITHIN_S = 3.0
 def chat(text: str = "hi", **members: object) -> dict[str, Any]:
     """A chat request; streaming unless `stream=False`."""
     return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
+
+
+async def ask(url: str, *headers: bytes, **members: object) -> Answer:
+    """A chat request and its answer, whole: for those that are no stream, and for errors."""
+    return await fetch(url, "POST", CHAT, *headers, json=chat() | members)
 
 
 def data_of(frames: Sequence[Frame]) -> list[dict[str, Any]]:
@@ -66,10 +71,11 @@ def settings_for(
 class Gateway:
     """What a test talks to and looks into."""
 
-    def __init__(self, url: str, fleet: Fleet, log: Log) -> None:
-        self.url = url
+    def __init__(self, server: Server, fleet: Fleet, log: Log) -> None:
+        self.server = server
         self.fleet = fleet
         self.log = log
+        self.url = server.url
 
     @property
     def idle(self) -> bool:
@@ -103,26 +109,16 @@ async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIte
 
 @asynccontextmanager
 async def _listening(settings: Settings, log: Log) -> AsyncIterator[Gateway]:
-    loop = asyncio.get_running_loop()
     async with assemble(settings) as (app, fleet):
-        config = build_config(app, settings.server)
-        config.load()
-        state = ServerState()
-        protocol = config.http_protocol_class
-        server = await loop.create_server(
-            lambda: protocol(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
-            "127.0.0.1",
-            0,
-        )
-        gateway = Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", fleet, log)
+        server = Server(app, settings.server)
+        await server.listen()
+        gateway = Gateway(server, fleet, log)
         try:
             yield gateway
             await gateway.until(lambda: gateway.idle)
-            await gateway.until(lambda: not state.tasks)
+            await gateway.until(lambda: not server.connections.tasks)
         finally:
             server.close()
-            for connection in list(state.connections):
-                connection.transport.abort()
             await asyncio.sleep(0)
         await gateway.until(lambda: all(b.transport.connections <= 1 for b in fleet.backends.values()))
 

@@ -25,8 +25,12 @@ class Log(logging.Handler):
 
     @property
     def errors(self) -> list[str]:
-        """Whatever was logged at ERROR or above: a traceback, a broken protocol, a fault of ours."""
-        ours = [str(event) for event in self.events if event["log_level"] in ("error", "critical")]
+        """Whatever was logged at ERROR or above, or with a traceback: a fault of ours, a broken protocol."""
+        ours = [
+            str(event)
+            for event in self.events
+            if event["log_level"] in ("error", "critical") or event.get("exc_info")
+        ]
         theirs = [self.format(record) for record in self.records if record.levelno >= logging.ERROR]
         return ours + theirs
 
@@ -34,6 +38,12 @@ class Log(logging.Handler):
     def text(self) -> str:
         """All of it, tracebacks included."""
         return "\n".join([*map(str, self.events), *map(self.format, self.records)])
+
+    def expect(self, event: str) -> None:
+        """One of ours that is an error, and meant to be."""
+        found = [entry for entry in self.events if entry["event"] == event]
+        assert len(found) == 1, self.text
+        self.events.remove(found[0])
 
     def of(self, event: str) -> list[dict[str, Any]]:
         """Our events of this name."""

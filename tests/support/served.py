@@ -29,6 +29,25 @@ class Served:
                 assert self.process.returncode is None, self.log.read_text()
                 await asyncio.sleep(0.02)
 
+    async def client(self, **options: int) -> RawClient:
+        return await RawClient.connect(self.url, **options)
+
+    async def says(self, event: str, within: float = 2.0) -> None:
+        """Wait for a line of the log."""
+        async with asyncio.timeout(within):
+            while f'"event": "{event}"' not in self.log.read_text():
+                await asyncio.sleep(0.01)
+
+    def complaints(self) -> list[str]:
+        """Lines of the log that are a warning or worse, or no log lines at all (a traceback)."""
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if not line.startswith("{") or '"level": "info"' not in line]
+
+    async def exit_code(self, within: float = 5.0) -> int:
+        """When it ends by itself."""
+        async with asyncio.timeout(within):
+            return await self.process.wait()
+
     async def _answers_ready(self) -> bool:
         with contextlib.suppress(OSError):
             async with await RawClient.connect(self.url) as client:

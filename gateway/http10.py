@@ -1,0 +1,32 @@
+"""HTTP/1.0 clients."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+__all__ = ["close_delimited"]
+
+
+def close_delimited(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+    """HTTP/1.0 knows neither chunks nor 100 Continue: a body of unknown length ends with the connection.
+
+    uvicorn sends chunks unless it is told a length, so it is told that of each piece.
+    """
+    cycle.waiting_for_100_continue = False
+
+    async def plain(scope: Scope, receive: Receive, send: Send) -> None:
+        stated = False
+
+        async def send_plain(message: Message) -> None:
+            nonlocal stated
+            if message["type"] == "http.response.start":
+                stated = any(name.lower() == b"content-length" for name, _ in message["headers"])
+                cycle.chunked_encoding = None if stated else False
+            elif not stated:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return plain

@@ -1,0 +1,45 @@
+"""SIGTERM and SIGINT: the first one asks the process to stop in order, the second one ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["stop_signals"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """An event that the first signal sets. Within the block a second one ends the process at once, also
+    while the event loop is busy; the kernel then ends child processes that were tied to this one.
+
+    The signal is not left to its default action: for process 1 of a container there is none.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def stopped() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, _end)
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stopped)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)

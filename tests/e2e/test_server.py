@@ -1,0 +1,670 @@
+"""The server's edge: what a client can do to a connection, and what it gets for it.
+
+On real sockets under uvloop. No test may leave a warning or worse in the log of the server.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.connections import SPARE
+from gateway.keys import hash_key
+from gateway.protocol import MAX_AHEAD_BYTES, MAX_PIPELINED
+from tests.support.client import RawClient, request_bytes
+from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import DONE, H, T, answer, chunked
+from tests.support.script import Flood, Gate, Paced, Script, Stall, Write, stream
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+Leave = Callable[[RawClient], None]
+LEAVING = pytest.mark.parametrize("leave", [RawClient.close, RawClient.reset], ids=["close", "reset"])
+CLOSED_WITHIN_S = 0.1
+HEALTH = request_bytes("GET", "/health")
+STREAM = request_bytes("POST", CHAT, json=chat())
+TYPE = (b"Content-Type: application/json",)
+CHUNKED = (*TYPE, b"Transfer-Encoding: chunked")
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Neither uvicorn nor asyncio has anything to complain about."""
+    yield
+    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not loud
+
+
+def serving(fu: ScriptedUpstream, **server: Any) -> Any:  # noqa: ANN401
+    return running_gateway(settings_for(fu.url, server={"port": 0, **server}))
+
+
+async def closes(client: RawClient, within: float = 2.0) -> None:
+    """The server ends the connection properly and says nothing more."""
+    assert await client.eof(within), "it was reset"
+
+
+async def upstream_closes(fu: ScriptedUpstream, number: int = 0) -> None:
+    """Within the 100 ms that a generation may outlive its client."""
+    connection = fu.generations[number].connection
+    await fu.until(lambda: not connection.is_open, within=CLOSED_WITHIN_S)
+
+
+# -- pipelining
+
+
+@LEAVING
+@pytest.mark.parametrize("segments", [1, 2])
+async def test_the_running_one_of_two_pipelined_requests_learns_that_its_client_left(
+    segments: int, leave: Leave
+) -> None:
+    """uvicorn tells only the last one, and with reading paused nobody."""
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H), Paced(rate=50)]})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM * 2 if segments == 1 else STREAM)
+        await client.head()
+        if segments == 2:
+            await client.send(STREAM)
+        async for _ in client.frames():
+            break
+        leave(client)
+        await upstream_closes(fu)
+        await gateway.until(lambda: gateway.idle)
+    assert len(fu.generations) == 1
+
+
+@LEAVING
+async def test_nothing_is_raised_by_a_send_after_the_client_left(leave: Leave) -> None:
+    """In the middle of a flood, with a request behind it, so that writes meet a closing transport."""
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H), Flood(64 * 1024 * 1024)]})
+    async with fu, serving(fu) as gateway:
+        for _ in range(10):
+            async with await gateway.client() as client:
+                await client.send(STREAM * 2)
+                await client.head()
+                leave(client)
+                await gateway.until(lambda: gateway.idle)
+
+
+@pytest.mark.parametrize("gap", [False, True], ids=["one segment", "two segments"])
+async def test_pipelined_requests_are_answered_in_order(*, gap: bool) -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(2, tokens=3))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        requests = [HEALTH, STREAM, request_bytes("GET", "/v1/models"), request_bytes("GET", "/nowhere")]
+        await client.send(b"".join(requests[:2]))
+        if gap:
+            await fu.generation()
+        await client.send(b"".join(requests[2:]))
+        await client.head()
+        assert await client.json() == {"status": "ok"}
+        await client.head()
+        assert [frame.data async for frame in client.frames()][-1] == DONE
+        await client.head()
+        assert (await client.json())["object"] == "list"
+        await client.head()
+        assert client.status == 404
+        await client.body()
+        await client.send(HEALTH)
+        await client.head()
+        assert client.status == 200
+
+
+async def test_a_body_that_arrives_while_the_request_before_it_runs_is_whole() -> None:
+    """90 KB in pieces, behind a stream: more than uvicorn reads ahead, more than is kept in one go."""
+    gate = Gate()
+    scripts: Iterator[Script] = iter(
+        [[Write(H + chunked(T("a"))), gate, Write(chunked(DONE) + b"0\r\n\r\n")], stream(DONE)]
+    )
+    fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
+    big = request_bytes("POST", CHAT, json=chat("x" * (MAX_AHEAD_BYTES - 4096)))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM + big[:4096])
+        await client.head()
+        for start in range(4096, len(big), 16384):
+            await client.send(big[start : start + 16384])
+        gate.event.set()
+        await client.body()
+        await client.head()
+        assert client.status == 200
+        await client.body()
+        assert len(fu.generations[1].body) > MAX_AHEAD_BYTES - 4096
+
+
+async def test_of_too_much_sent_ahead_the_rest_is_not_answered() -> None:
+    """What runs goes on to its end, and its client is still watched; then the connection closes."""
+    gate = Gate()
+    script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM)
+        await client.head()
+        await client.send(HEALTH * (4 * MAX_AHEAD_BYTES // len(HEALTH)))
+        gate.event.set()
+        frames = [frame async for frame in client.frames()]
+        assert text_of(frames) == "ab"
+        assert client.clean_end
+        await closes(client)
+
+
+@LEAVING
+async def test_a_client_that_sent_too_much_ahead_is_still_seen_leaving(leave: Leave) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM)
+        await client.head()
+        await client.send(HEALTH * (4 * MAX_AHEAD_BYTES // len(HEALTH)))
+        leave(client)
+        await upstream_closes(fu)
+
+
+async def test_of_too_many_requests_in_one_segment_the_first_ones_are_answered() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(HEALTH * 3 * MAX_PIPELINED)
+        for _ in range(1 + MAX_PIPELINED):
+            await client.head()
+            assert client.status == 200
+            await client.body()
+        await closes(client)
+
+
+async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
+    """uvicorn writes its 400 into the middle of the answer that is under way."""
+    gate = Gate()
+    script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM + b"\x00garbage\r\n\r\n")
+        await client.head()
+        gate.event.set()
+        frames = [frame.data async for frame in client.frames()]
+        assert frames[-1] == DONE
+        await closes(client)
+
+
+# -- HTTP/1.0, HEAD, Expect
+
+
+async def test_scenario_090_a_stream_to_http_1_0_is_plain_and_live_and_ends_with_the_connection() -> None:
+    gate = Gate()
+    script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, b"Connection: keep-alive", json=chat(), version="1.0"))
+        head = await client.head()
+        assert head.get(b"transfer-encoding") is None
+        assert head.get(b"content-length") is None
+        assert head.get(b"connection") == b"close"
+        frames = []
+        async for frame in client.frames():
+            frames.append(frame)
+            gate.event.set()
+        assert text_of(frames) == "ab"
+        assert frames[-1].data == DONE
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_with_a_length_is_the_same_for_http_1_0(*, stream: bool) -> None:
+    said = {"id": "x", "choices": [], "object": "chat.completion"}
+    script: Script = [Write(answer(400, {"error": {"message": "no"}}) if stream else answer(200, said))]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, json=chat(stream=stream), version="1.0"))
+        head = await client.head()
+        assert client.status == (400 if stream else 200)
+        assert int(head.get(b"content-length") or 0) == len(await client.body())
+        await closes(client)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(("target", "status"), [("/v1/models", 200), (CHAT, 405), ("/nowhere", 404)])
+async def test_scenario_090_head_has_headers_and_no_body(target: str, status: int, version: str) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("HEAD", target, b"Connection: close", version=version))
+        head = await client.head()
+        assert client.status == status
+        assert int(head.get(b"content-length") or 0) > 0
+        assert (head.get(b"allow") is not None) == (status == 405)
+        await closes(client)
+
+
+async def test_a_client_that_expects_100_continue_is_told_to_go_on() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    body = orjson.dumps(chat())
+    head, _, _ = request_bytes("POST", CHAT, b"Expect: 100-continue", json=chat()).partition(body)
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(head)
+        await client.head()
+        assert client.status == 100
+        await client.send(body)
+        await client.head()
+        assert client.status == 200
+        assert [frame.data async for frame in client.frames()][-1] == DONE
+
+
+async def test_a_request_refused_before_its_body_is_not_asked_for_it() -> None:
+    """Whether the body still comes cannot be known, so the connection is not used for another request."""
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(
+            request_bytes("POST", "/nowhere", *TYPE, b"Expect: 100-continue", b"Content-Length: 9")
+        )
+        await client.head()
+        assert client.status == 404
+        await client.body()
+        await closes(client)
+
+
+async def test_http_1_0_is_not_told_to_continue() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, b"Expect: 100-continue", json=chat(), version="1.0"))
+        await client.head()
+        assert client.status == 200
+
+
+# -- answers before the request has come whole
+
+
+async def test_scenario_093_an_upload_that_is_too_large_still_gets_its_413() -> None:
+    """Closing on bytes that nobody reads would reset the connection, and the answer with it."""
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_body_bytes=1024) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, *CHUNKED))
+        for _ in range(64):
+            await client.send(chunked(b"x" * 65536))
+        await client.send(b"0\r\n\r\n")
+        await client.head()
+        assert client.status == 413
+        await client.body()
+        assert (await client.request("GET", "/health")).start_line.endswith(b"200 OK")
+
+
+async def test_the_rest_of_a_refused_upload_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.protocol.LINGER_S", 0.1)
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_body_bytes=1024) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, *TYPE, b"Content-Length: 100000000"))
+        await client.head()
+        assert client.status == 413
+        await client.body()
+        dripping = asyncio.create_task(drip(client, b"x" * 10000))
+        await client.eof(within=1)
+        dripping.cancel()
+
+
+# -- the size of headers
+
+
+def line_of(size: int) -> bytes:
+    return b"X-Long: ".ljust(size, b"x")
+
+
+HEADS = {
+    "one header": [b"GET /health HTTP/1.1\r\nHost: x\r\n" + line_of(32768) + b"\r\n\r\n"],
+    "many headers": [b"GET /health HTTP/1.1\r\n" + b"X-Some: thing\r\n" * 1500 + b"\r\n"],
+    "the target": [b"GET /health?" + b"x" * 20480 + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+    "a head without end": [b"GET /health HTTP/1.1\r\n", *([b"X-Some: thing\r\n" * 100] * 12)],
+    "a header without end": [b"GET /health HTTP/1.1\r\n" + line_of(12000), *([b"x" * 1000] * 5)],
+    "a target without end": [b"GET /" + b"x" * 12000, *([b"x" * 1000] * 5)],
+    "before the first line": [b"\r\n" * 9000],
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+async def test_scenario_091_headers_that_are_too_large_are_431(case: str) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_header_bytes=16384) as gateway, await gateway.client() as client:
+        for segment in HEADS[case]:
+            await client.send(segment)
+            await asyncio.sleep(0.001)
+        head = await client.head()
+        assert client.status == 431
+        error = (await client.json())["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "headers_too_large")
+        assert head.get(b"content-type") == b"application/json"
+        assert head.get(b"x-slotgate-reason") == b"headers_too_large"
+        assert head.get(b"x-request-id")
+        assert head.get(b"date")
+        assert head.get(b"server") is None
+        await closes(client)
+
+
+HIDDEN = {
+    "a trailer without end": [b"0\r\n" + line_of(12000), *([b"x" * 1000] * 20)],
+    "trailers without end": [b"0\r\n", *([b"X-Some: thing\r\n" * 100] * 12)],
+    "an extension of a chunk": [b"5;" + b"x" * 12000, *([b"x" * 1000] * 20)],
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+async def test_what_an_application_never_sees_of_a_request_is_bounded_too(case: str) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_header_bytes=16384) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, *CHUNKED) + chunked(b"{"))
+        for segment in HIDDEN[case]:
+            await client.send(segment)
+            await asyncio.sleep(0.001)
+        await client.head()
+        assert client.status == 431
+        await client.body()
+        await closes(client)
+
+
+async def test_megabytes_of_headers_are_neither_kept_nor_read() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(b"GET /health HTTP/1.1\r\nX-Long: ")
+        sent = 0
+        while client.received_bytes == 0 and sent < 64 * 65536:
+            sending = asyncio.create_task(client.send(b"x" * 65536))
+            await asyncio.wait([sending], timeout=0.05)
+            sent += 65536
+            await asyncio.sleep(0.01)
+            if gateway.server.connections.refused:
+                break
+        assert sent <= 8 * 65536
+        await client.head()
+        assert client.status == 431
+
+
+async def test_scenario_091_300_headers_and_a_long_key_reach_the_application() -> None:
+    tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")]}]
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, tenant=tenants)) as gateway:
+        async with await gateway.client() as client:
+            many = [b"X-Header-%d: value" % number for number in range(300)]
+            await client.request("GET", "/health", *many)
+            assert client.status == 200
+            await client.body()
+            await client.request("GET", "/v1/models", b"Authorization: Bearer " + b"k" * 8192)
+            assert client.status == 401
+            assert (await client.json())["error"]["code"] == "invalid_api_key"
+
+
+async def test_trailers_are_no_headers() -> None:
+    """uvicorn appends them to the headers of the request, also those that are not theirs to set."""
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        body = orjson.dumps(chat())
+        await client.send(request_bytes("POST", CHAT, *CHUNKED) + chunked(body))
+        await client.send(b"0\r\nX-Request-Id: forged\r\ntraceparent: forged\r\n\r\n")
+        head = await client.head()
+        assert head.get(b"x-request-id") != b"forged"
+        assert b"traceparent" not in dict(fu.generations[0].head.headers)
+
+
+# -- what is not HTTP
+
+GARBAGE = {
+    "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "a method nobody knows": b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
+    "HTTP/2 with prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "two framings": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "an unknown coding": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+    "a folded header": b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+    "a bad chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a target without a path": b"GET http://example.org HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a target that is not ASCII": b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a tunnel": b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+async def test_what_is_not_http_is_400_in_json_and_the_connection_closes(case: str) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(GARBAGE[case])
+        head = await client.head()
+        assert client.status == 400
+        error = (await client.json())["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_request")
+        assert head.get(b"content-type") == b"application/json"
+        await closes(client)
+        assert gateway.server.connections.refused["invalid_request"] == 1
+
+
+# -- limits of time
+
+
+async def test_a_slow_head_is_cut_off_at_its_limit_and_told_so() -> None:
+    """One byte at a time does not prolong it."""
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, header_timeout_s=0.2) as gateway, await gateway.client() as client:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        dripping = asyncio.create_task(drip(client, request_bytes("GET", "/health", line_of(5000))))
+        await client.head()
+        dripping.cancel()
+        assert 0.15 < loop.time() - began < 0.6
+        assert client.status == 408
+        assert (await client.json())["error"]["code"] == "header_timeout"
+        await closes(client)
+
+
+async def drip(client: RawClient, data: bytes) -> None:
+    for byte in data:
+        await client.send(bytes([byte]))
+        await asyncio.sleep(0.005)
+
+
+async def test_a_slow_head_after_another_request_is_cut_off_as_well() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
+        await client.request("GET", "/health")
+        await client.body()
+        await client.send(b"GET /hea")
+        await client.head()
+        assert client.status == 408
+
+
+async def test_a_connection_that_says_nothing_is_closed_in_silence() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
+        await closes(client, within=0.5)
+
+
+async def test_a_slow_body_is_not_the_business_of_the_limit_for_headers() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    request = request_bytes("POST", CHAT, json=chat())
+    async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
+        await client.send(request[:-5])
+        await asyncio.sleep(0.2)
+        await client.send(request[-5:])
+        await client.head()
+        assert client.status == 200
+
+
+async def test_scenario_039_an_idle_connection_is_kept_for_its_time_and_no_longer() -> None:
+    """Fractions count, requests renew it, line ends do not."""
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, keep_alive_s=0.3) as gateway, await gateway.client() as client:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            await client.request("GET", "/health")
+            await client.body()
+            await asyncio.sleep(0.15)
+        began = loop.time()
+        await client.send(b"\r\n")
+        await closes(client)
+        assert loop.time() - began < 0.25
+
+
+# -- the number of connections
+
+
+async def test_one_connection_too_many_is_told_so() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu, serving(fu, max_connections=2) as gateway:
+        async with await gateway.client() as first, await gateway.client() as second:
+            await first.post(CHAT, chat())
+            await second.post(CHAT, chat())
+            async with await gateway.client() as third:
+                head = await third.request("GET", "/health")
+                assert third.status == 503
+                error = (await third.json())["error"]
+                assert (error["type"], error["code"]) == ("overloaded_error", "too_many_connections")
+                assert int(head.get(b"retry-after") or 0) >= 1
+                assert head.get(b"connection") == b"close"
+                await closes(third)
+        async with await gateway.client() as fourth:
+            await gateway.until(lambda: gateway.idle)
+            await fourth.request("GET", "/health")
+            assert fourth.status == 200
+
+
+async def test_an_idle_connection_makes_room_the_oldest_first() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_connections=3) as gateway:
+        clients = [await gateway.client() for _ in range(3)]
+        for number in (1, 0, 2):
+            await clients[number].request("GET", "/health")
+            await clients[number].body()
+        async with await gateway.client() as newcomer:
+            await newcomer.request("GET", "/health")
+            assert newcomer.status == 200
+            await closes(clients[1], within=0.5)
+            for number in (0, 2):
+                await clients[number].request("GET", "/health")
+                assert clients[number].status == 200
+        for client in clients:
+            client.close()
+
+
+async def test_a_silent_crowd_is_bounded_and_does_not_stay() -> None:
+    """Past those that are told, a connection is dropped; one that says nothing is not waited for."""
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu, serving(fu, max_connections=1) as gateway, await gateway.client() as first:
+        await first.post(CHAT, chat())
+        crowd = [await gateway.client() for _ in range(SPARE + 20)]
+        connections = gateway.server.connections.connections
+        await gateway.until(lambda: 1 < len(connections) <= 1 + SPARE, within=0.5)
+        await gateway.until(lambda: len(connections) == 1, within=3)
+        for client in crowd:
+            client.close()
+
+
+# -- upgrades
+
+H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+
+
+@pytest.mark.parametrize("framing", ["one segment", "later segment", "byte by byte", "chunked"])
+async def test_scenario_089_a_request_to_upgrade_to_h2c_is_served_with_its_whole_body(framing: str) -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    body = orjson.dumps(chat("x" * 3000))
+    request = request_bytes("POST", CHAT, *H2C, *TYPE, body=body)
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        if framing == "one segment":
+            await client.send(request)
+        elif framing == "later segment":
+            await client.send(request[: -len(body)])
+            await asyncio.sleep(0.02)
+            await client.send(body)
+        elif framing == "byte by byte":
+            for position in range(len(request)):
+                await client.send(request[position : position + 1])
+                await asyncio.sleep(0)
+        else:
+            await client.send(request_bytes("POST", CHAT, *H2C, *CHUNKED) + chunked(body[:100]))
+            await client.send(chunked(body[100:]) + b"0\r\n\r\n")
+        head = await client.head()
+        assert client.status == 200
+        assert head.get(b"upgrade") is None
+        assert [frame.data async for frame in client.frames()][-1] == DONE
+        assert fu.generations[0].body == body
+        await client.post(CHAT, chat())
+        assert client.status == 200
+        assert len(data_of([frame async for frame in client.frames()])) > 1
+
+
+async def test_upgrades_can_be_pipelined_like_anything_else() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    request = request_bytes("POST", CHAT, *H2C, json=chat())
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request * 3 + HEALTH)
+        for _ in range(3):
+            await client.head()
+            assert [frame.data async for frame in client.frames()][-1] == DONE
+        await client.head()
+        assert await client.json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("protocol", [b"websocket", b"WebSocket"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("target", ["/", CHAT, "/v1/models"])
+async def test_scenario_102_a_websocket_is_refused_and_reaches_no_backend(
+    target: str, method: str, protocol: bytes
+) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+        lines = (
+            b"Connection: keep-alive, Upgrade",
+            b"Upgrade: " + protocol,
+            key,
+            b"Sec-WebSocket-Version: 13",
+        )
+        await client.send(request_bytes(method, target, *lines, json=chat() if method == "POST" else None))
+        await client.head()
+        assert client.status == 404
+        assert (await client.json())["error"]["code"] == "unknown_path"
+        await closes(client)
+    assert not fu.generations
+
+
+# -- half a close
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_closes_its_half_is_gone(*, stream: bool) -> None:
+    """It looks like any client that leaves, so its generation ends at once and it gets no answer."""
+    fu = ScriptedUpstream(scripts={CHAT: [Stall()]})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, json=chat(stream=stream)))
+        await fu.generation()
+        client.half_close()
+        await upstream_closes(fu)
+        await closes(client)
+
+
+async def test_an_answer_that_was_given_before_the_half_close_arrives_whole() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=500))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.post(CHAT, chat())
+        await gateway.until(lambda: gateway.idle)
+        client.half_close()
+        assert [frame.data async for frame in client.frames()][-1] == DONE
+
+
+async def test_a_client_that_closes_its_half_with_its_answer_unread_is_gone_at_once() -> None:
+    """The transport would first get rid of what is unsent."""
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H), Flood(64 * 1024 * 1024)]})
+    async with fu, serving(fu) as gateway, await gateway.client(receive_buffer=4096) as client:
+        await client.post(CHAT, chat())
+        client.stop_reading()
+        await gateway.until(lambda: any(stalled(gateway)))
+        client.half_close()
+        await upstream_closes(fu)
+
+
+def stalled(gateway: Gateway) -> list[bool]:
+    return [protocol.flow.write_paused for protocol in gateway.server.connections.connections]  # type: ignore[union-attr]
+
+
+# -- the date
+
+
+async def test_every_response_has_a_date_and_no_server_header() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        head = await client.request("GET", "/health")
+        assert (head.get(b"date") or b"").endswith(b" GMT")
+        assert head.get(b"server") is None
