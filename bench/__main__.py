@@ -28,7 +28,7 @@ __all__ = ["main"]
 HOME = Path(__file__).resolve().parent
 FILES = 16384
 """Open files that a thousand streams through a gateway may need."""
-PRIORITY = -15
+PRIORITY = -10
 """So that what else the machine does is seen less in latencies."""
 
 

@@ -1,21 +1,38 @@
 """What the kernel says that a gateway cost: CPU time to the nanosecond, and memory, children included.
 
-CPU time is the first number of `/proc/PID/task/TID/schedstat`, summed over all threads of all processes. A
-thread that ended in between takes its time with it; none of the gateways here starts threads for a request.
+Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread was
+ready and another had the core: how busy the machine was with something else. They are summed over all threads
+of all processes. A thread that ended in between takes its time with it; no gateway here starts one a request.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["cpu_ns", "family", "memory_bytes", "parse_ppid", "parse_rss", "parse_schedstat"]
+__all__ = ["Usage", "family", "memory_bytes", "parse_ppid", "parse_rss", "parse_schedstat", "usage"]
 
 PROC = Path("/proc")
 
 
-def parse_schedstat(text: str) -> int:
-    """Nanoseconds on a CPU, from a `schedstat` file."""
-    return int(text.split(maxsplit=1)[0])
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Nanoseconds until now, or between two moments."""
+
+    ran_ns: int = 0
+    waited_ns: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.ran_ns + other.ran_ns, self.waited_ns + other.waited_ns)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(self.ran_ns - other.ran_ns, self.waited_ns - other.waited_ns)
+
+
+def parse_schedstat(text: str) -> Usage:
+    """From a `schedstat` file."""
+    ran, waited, _ = text.split()
+    return Usage(int(ran), int(waited))
 
 
 def parse_ppid(stat: str) -> int:
@@ -45,10 +62,10 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
     return found
 
 
-def cpu_ns(pids: list[int], proc: Path = PROC) -> int:
-    """CPU time that these processes have used until now."""
+def usage(pids: list[int], proc: Path = PROC) -> Usage:
+    """What these processes have used until now."""
     files = [file for pid in pids for file in (proc / str(pid) / "task").glob("*/schedstat")]
-    return sum(parse_schedstat(text) for text in map(_read, files) if text)
+    return sum((parse_schedstat(text) for text in map(_read, files) if text), Usage())
 
 
 def memory_bytes(pids: list[int], proc: Path = PROC) -> int:

@@ -39,6 +39,7 @@ def _gateways_only(figure: Figure) -> Figure:
 COLUMNS = (
     Column("CPU µs/token", _gateways_only(_plain("cpu_us")), 1),
     Column(f"× {REFERENCE}", _gateways_only(_ratio("cpu_us", REFERENCE)), 2),
+    Column("wait µs/token", _gateways_only(_plain("wait_us")), 1),
     Column("+ latency p50 µs", _added("latency_p50_us")),
     Column("+ latency p99 µs", _added("latency_p99_us")),
     Column("+ TTFT p50 ms", _added("ttft_p50_ms"), 2),

@@ -75,13 +75,15 @@ class Contest:
             paced = await load.paced(
                 contestant.target,
                 upstream,
-                contestant.cpu_ns,
+                contestant.usage,
                 streams=plan.streams,
                 pace=plan.pace,
                 settle_s=plan.settle_s,
                 window_s=plan.window_s,
             )
-            took = await load.first_tokens(contestant.target, requests=plan.first_tokens)
+            took = await load.first_tokens(
+                contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
+            )
             rate = await load.saturated(
                 contestant.target,
                 upstream,
@@ -92,7 +94,8 @@ class Contest:
         except (OSError, TimeoutError) as error:
             samples.fail(name, f"a turn failed: {error or type(error).__name__}")
             return
-        samples.add(name, "cpu_us", paced.cpu_ns / max(paced.tokens, 1) / 1e3)
+        samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
+        samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
         samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
         samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
         samples.add(name, "delivered", paced.tokens / (plan.streams * plan.pace * plan.window_s))

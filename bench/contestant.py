@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.accounting import Usage
 from bench.install import Unavailable
 from bench.peers import Peer, Site
 from bench.ports import free_port
@@ -28,8 +29,8 @@ class Contestant:
     child: Child | None = None
     """None: the upstream itself, asked without a gateway."""
 
-    def cpu_ns(self) -> int:
-        return self.child.cpu_ns() if self.child is not None else 0
+    def usage(self) -> Usage:
+        return self.child.usage() if self.child is not None else Usage()
 
     def memory_bytes(self) -> int:
         return self.child.memory_bytes() if self.child is not None else 0

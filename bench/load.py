@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TypeVar
 
+from bench.accounting import Usage
 from bench.stream import Client, Exchange, Tally, Target, chat, post
 
 __all__ = ["Paced", "first_tokens", "fixed", "paced", "saturated", "slow"]
 
-Reading = Callable[[], int]
 T = TypeVar("T")
 _PATIENCE_S = 20.0
 _DRAIN_S = 3.0
@@ -28,14 +28,14 @@ _CONNECTING = 50
 @dataclass(frozen=True, slots=True)
 class Paced:
     tokens: int
-    cpu_ns: int
+    usage: Usage
     latencies_ns: Sequence[int]
 
 
 async def paced(
     target: Target,
     upstream: Target,
-    cpu: Reading,
+    usage: Callable[[], Usage],
     *,
     streams: int,
     pace: int,
@@ -47,9 +47,9 @@ async def paced(
     async with _streams(target, upstream, tally, count=streams, pace=pace):
         await asyncio.sleep(settle_s)
         tally.recording = True
-        tokens, spent = tally.tokens, cpu()
+        tokens, spent = tally.tokens, usage()
         await asyncio.sleep(window_s)
-        tokens, spent = tally.tokens - tokens, cpu() - spent
+        tokens, spent = tally.tokens - tokens, usage() - spent
         tally.recording = False
     return Paced(tokens, spent, tally.latencies_ns)
 
@@ -66,11 +66,12 @@ async def saturated(
         return (tally.tokens - tokens) / (monotonic_ns() - began) * 1e9
 
 
-async def first_tokens(target: Target, *, requests: int) -> list[int]:
+async def first_tokens(target: Target, *, requests: int, limit_s: float) -> list[int]:
     """Nanoseconds from each request to its first token, one request after the other on kept connections."""
-    took = []
+    took: list[int] = []
     client = await Client.connect(target, Tally())
-    for _ in range(requests):
+    deadline = monotonic_ns() + limit_s * 1e9
+    while len(took) < requests and (not took or monotonic_ns() < deadline):
         if not client.usable:
             client.close()
             client = await Client.connect(target, Tally())
@@ -82,7 +83,9 @@ async def first_tokens(target: Target, *, requests: int) -> list[int]:
     return took
 
 
-async def slow(target: Target, upstream: Target, memory: Reading, *, counts: Sequence[int]) -> list[int]:
+async def slow(
+    target: Target, upstream: Target, memory: Callable[[], int], *, counts: Sequence[int]
+) -> list[int]:
     """Resident bytes: without a stream, then with so many that say one token a second."""
     seen = [memory()]
     async with contextlib.AsyncExitStack() as opened:

@@ -14,9 +14,10 @@ class Plan:
     pace: int = 50
     """Tokens a second of each stream."""
     settle_s: float = 0.5
-    window_s: float = 5.0
+    window_s: float = 4.0
     first_tokens: int = 200
-    """Requests, one after the other, for the time to the first token."""
+    """Requests, one after the other, for the time to the first token; fewer if they take too long."""
+    first_tokens_limit_s: float = 3.0
     saturated_streams: int = 8
     saturated_s: float = 2.0
     slow_streams: tuple[int, ...] = (200, 1000)
@@ -32,6 +33,7 @@ QUICK = Plan(
     settle_s=0.3,
     window_s=1.5,
     first_tokens=50,
+    first_tokens_limit_s=1.0,
     saturated_s=0.7,
     slow_streams=(),
     real_rounds=0,

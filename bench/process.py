@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.accounting import cpu_ns, family, memory_bytes
+from bench.accounting import Usage, family, memory_bytes, usage
 
 __all__ = ["Child"]
 
@@ -57,8 +57,8 @@ class Child:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-3:])[-300:]
 
-    def cpu_ns(self) -> int:
-        return cpu_ns(family(self._process.pid))
+    def usage(self) -> Usage:
+        return usage(family(self._process.pid))
 
     def memory_bytes(self) -> int:
         return memory_bytes(family(self._process.pid))

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.accounting import cpu_ns, family, memory_bytes, parse_ppid, parse_rss, parse_schedstat
+from bench.accounting import Usage, family, memory_bytes, parse_ppid, parse_rss, parse_schedstat, usage
 from bench.cores import Cores, choose
 
 
-def test_cpu_time_is_the_first_number_of_schedstat() -> None:
-    assert parse_schedstat("722797 75253 3\n") == 722797
+def test_schedstat_says_how_long_a_thread_ran_and_waited() -> None:
+    assert parse_schedstat("722797 75253 3\n") == Usage(722797, 75253)
 
 
 def test_the_parent_is_found_behind_any_name() -> None:
@@ -27,7 +27,7 @@ def write_process(proc: Path, pid: int, parent: int, threads: list[int]) -> None
     for thread, spent in enumerate(threads):
         task = folder / "task" / str(pid + thread)
         task.mkdir(parents=True)
-        (task / "schedstat").write_text(f"{spent} 0 0\n")
+        (task / "schedstat").write_text(f"{spent} 1 0\n")
     (folder / "stat").write_text(f"{pid} (x) S {parent} 1 1\n")
     (folder / "status").write_text("VmRSS:\t10 kB\n")
 
@@ -40,7 +40,7 @@ def test_children_and_threads_count(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("")
     pids = family(10, tmp_path)
     assert pids == [10, 20, 30]
-    assert cpu_ns([*pids, 99], tmp_path) == 15
+    assert usage([*pids, 99], tmp_path) == Usage(15, 4)
     assert memory_bytes([*pids, 99], tmp_path) == 30 * 1024
 
 
@@ -48,7 +48,7 @@ def test_a_real_process_has_used_time_and_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         pids = family(os.getpid())
         assert child.pid in pids
-        assert cpu_ns(pids) > 0
+        assert usage(pids).ran_ns > 0
         assert memory_bytes(pids) > 1 << 20
 
 
