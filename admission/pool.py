@@ -97,6 +97,11 @@ class SlotPool:
         self.foreign = reading.foreign
         return reading
 
+    def restarted(self) -> None:
+        """The backend is a new process: whatever its slots were busy with is gone."""
+        self.quarantine.clear()
+        self.foreign = 0
+
     def next_probe_at(self) -> float | None:
         return self.quarantine.next_probe_at(self.foreign)
 

@@ -7,12 +7,16 @@ idle longest first. When none is idle a new one is refused with an answer; past 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
+from gateway.errors import GatewayError
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Admittance", "Connections"]
 
+log = structlog.stdlib.get_logger(__name__)
 SPARE = 64
 """Connections beyond the limit that may be open to be told that they are too many."""
 
@@ -67,6 +72,25 @@ class Connections(ServerState):
         """A connection was lost and is no longer in `connections`."""
         if not self.connections:
             self._none_left.set()
+
+    def refusal(self, error: GatewayError, client: tuple[str, int] | None) -> bytes:
+        """The response to what the application is not to see; the last one of its connection."""
+        self.refused[error.code] += 1
+        request_id = secrets.token_hex(16)
+        address = client[0] if client else None
+        log.info("refused", id=request_id, client=address, status=error.status, code=error.code)
+        body = error.body()
+        headers = [
+            *self.default_headers,
+            (b"content-type", b"application/json"),
+            *error.headers(),
+            (b"x-request-id", request_id.encode()),
+            (b"server-timing", b"queue;dur=0.0"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        lines = [b"%s: %s\r\n" % header for header in headers]
+        return b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body])
 
     def drain(self) -> None:
         """Close what is idle now, and every other connection after the answers that it is owed."""

@@ -52,6 +52,8 @@ class Downstream:
         self.unread = 0
         """Bytes put and not yet handed to `send`."""
         self.committed = False
+        self.closing = False
+        """Whether the last frame has been put."""
         self.complete = False
         """Whether the end of the body has been handed to `send`."""
         self.sending_since: float | None = None
@@ -71,7 +73,6 @@ class Downstream:
         self._run: Template | None = None
         self._run_text = bytearray()
         self._full = False
-        self._closing = False
         self._stopped = False
         self._failure: Exception | None = None
         self._blocked: tuple[_Continued, bool] | None = None
@@ -104,9 +105,9 @@ class Downstream:
 
     def close(self, last: bytes = b"") -> None:
         """Nothing more will be put after this frame. The first end counts, unless `send` failed with it."""
-        if last and not self._closing:
+        if last and not self.closing:
             self.put(last)
-        self._closing = True
+        self.closing = True
         self.wake()
 
     def discard(self) -> None:
@@ -137,7 +138,7 @@ class Downstream:
             if self.unread:
                 waiter.set_result(None)
         except Exception as error:
-            self._closing = False
+            self.closing = False
             self.fail(error)
         else:
             self.sending_since = self._loop.time()
@@ -174,7 +175,7 @@ class Downstream:
                 while self.unread and not self._stopped:
                     await self._flush()
             except Exception:
-                self._closing = False
+                self.closing = False
                 raise
             if self._stopped:
                 raise ClientGone
@@ -207,7 +208,7 @@ class Downstream:
 
     @property
     def _goes_on(self) -> bool:
-        return not self._closing or self.unread > 0
+        return not self.closing or self.unread > 0
 
     def _was_cut(self) -> None:
         self.on_cut()

@@ -46,6 +46,8 @@ class Monitor:
         self._ask_models = ask_models
         self._on_slots = on_slots
         self._strikes = 0
+        self._refused = False
+        """Whether nobody listened since the last good answer: the process that did has ended."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -83,13 +85,21 @@ class Monitor:
             health = await self.backend.control.get("/health")
             if health.status_code == 503:
                 self._strikes = 0
+                self._restarted()
                 self.backend.become(BackendState.LOADING, "loading its model")
             elif health.status_code != 200:
                 self._missed(f"/health answered {health.status_code}")
             else:
                 await self._learn()
         except httpx.HTTPError as error:
+            self._refused = self._refused or _is_refusal(error)
             self._missed(str(error) or type(error).__name__)
+
+    def _restarted(self) -> None:
+        """The process is a new one: nothing of what was given to the old one is in its slots."""
+        self._refused = False
+        self.backend.pool.restarted()
+        self._on_slots()
 
     async def _learn(self) -> None:
         backend = self.backend
@@ -109,6 +119,8 @@ class Monitor:
         if self._ask_models and backend.state is not BackendState.READY:
             await self._learn_models(_text(known.get("model_alias")))
         self._strikes = 0
+        if self._refused:
+            self._restarted()
         backend.resize(total)
         backend.become(BackendState.READY)
 
@@ -187,6 +199,16 @@ class Monitor:
         if answer.status_code != 200 or not isinstance(slots, list):
             return None
         return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a connection was refused, wherever in the chain of causes it says so."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:

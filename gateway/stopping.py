@@ -16,8 +16,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_signals() -> Iterator[asyncio.Event]:
-    """An event that the first signal sets. Within the block a second one ends the process at once, also
-    while the event loop is busy; the kernel then ends child processes that were tied to this one.
+    """An event that the first signal sets. From then on another one ends the process at once, also while the
+    event loop is busy, and after the block; the kernel then ends child processes that were tied to this one.
 
     The signal is not left to its default action: for process 1 of a container there is none.
     """
@@ -36,9 +36,10 @@ def stop_signals() -> Iterator[asyncio.Event]:
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        if not stop.is_set():  # else the process is on its way out, and has more to clear away
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

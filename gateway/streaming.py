@@ -180,7 +180,7 @@ class StreamingAnswer:
         def keepalive() -> None:
             try:
                 frame = frames.keepalive()
-                if frame and (self._relay is None or not self._relay.over):
+                if frame and not out.closing:
                     out.put(frame)
                     out.wake()
             except Exception as error:

@@ -55,7 +55,7 @@ class WebGuard:
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or "*" in self._origins or origin.lower() in self._origins:
             return
-        if urlsplit(origin).netloc.lower() != host.lower():
+        if origin.partition("://")[2].lower() != host.lower():
             message = f"pages of {origin!r} may not use this gateway; see server.cors_origins"
             raise ClientError("origin_not_allowed", message, status=403, kind="permission_error")
 

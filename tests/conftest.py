@@ -1,5 +1,7 @@
 """What the whole suite shares. It lives in `tests.support.fixtures`."""
 
+from hypothesis import settings
+
 from tests.support.fixtures import (
     anyio_backend,
     no_stray_tasks,
@@ -21,3 +23,6 @@ __all__ = [
     "tiny_llama",
     "tiny_model",
 ]
+
+settings.register_profile("suite", deadline=None)  # how long one example takes is the machine's business
+settings.load_profile("suite")

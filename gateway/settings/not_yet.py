@@ -21,7 +21,6 @@ NOT_YET: Mapping[str, str] = MappingProxyType(
         "tenant.tokens_per_minute": "a tenant is limited by max_concurrent only",
         "tenant.tokens_per_day": "a tenant is limited by max_concurrent only",
         "tenant.isolate_cache": "tenants of one backend share its prompt cache",
-        "backend.shared": "a backend's slots are taken to be ours alone",
         "backend.load": 'processes start with the gateway: "start"',
         "backend.idle_unload_s": "processes run as long as the gateway",
         "backend.group": "all backends are loaded at the same time",

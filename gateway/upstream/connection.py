@@ -20,12 +20,16 @@ from enum import Enum
 from typing import Protocol, cast
 
 import httptools
+import structlog
 
 __all__ = ["End", "Sink", "State", "UpstreamConnection"]
 
 Headers = list[tuple[bytes, bytes]]
 BURST_BYTES = 64 * 1024
 """A read this long means that the backend is faster than this loop."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Of status line and headers, interim responses included."""
+log = structlog.stdlib.get_logger(__name__)
 
 
 class End(Enum):
@@ -76,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchanges = 0
         self._transport: asyncio.Transport | None = None
         self._sink: Sink | None = None
+        self._head_bytes = 0
         self._headers: Headers = []
         self._parser: httptools.HttpResponseParser | None = None
         self._inflate: zlib._Decompress | None = None
@@ -89,9 +94,13 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, head: bytes, content: bytes, sink: Sink) -> None:
         """Begin an exchange. The connection must be IDLE."""
         assert self._transport is not None
+        if not self.reusable:  # it was closed between the dialling and this moment
+            sink.ended(End.CUT_SHORT)
+            return
         self.state = State.WAITING
         self.received_bytes = False
         self.exchanges += 1
+        self._head_bytes = 0
         self._headers = []
         self._inflate = None
         self._sink = sink
@@ -138,13 +147,21 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None:
-            self.close()  # bytes that nobody asked for: never reuse this connection
+            self.close()  # bytes that nobody asked for
             return
         self.received_bytes = True
         try:
             parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error):
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, zlib.error):
+                log.warning("internal error", error=repr(error.__context__), exc_info=error.__context__)
             self._fail()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail()
+        if self.state is State.WAITING:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._fail()
         if self._sink is not None:
             self._sink.read_over()
         if len(data) >= BURST_BYTES:
@@ -159,6 +176,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     # -- httptools callbacks
+
+    def on_message_begin(self) -> None:
+        if self._parser is None:
+            self.close()  # more than was asked for
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
@@ -189,10 +210,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         assert self._parser is not None
         assert self._transport is not None
-        if self._parser.should_keep_alive() and self._reading:
+        all_sent = self._transport.get_write_buffer_size() == 0
+        if self._parser.should_keep_alive() and self._reading and all_sent:
             self._end(End.COMPLETE, State.IDLE)
         else:
-            self._transport.close()
+            self._transport.abort()  # nothing that is unsent is wanted any more
             self._end(End.COMPLETE, State.COMPLETE)
 
     # -- mechanism

@@ -85,7 +85,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._connect_timeout_s = connect_timeout_s
         self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
         self._connections: set[UpstreamConnection] = set()
-        self._idle: list[tuple[float, UpstreamConnection]] = []
+        self._idle: dict[UpstreamConnection, asyncio.TimerHandle] = {}
+        """What may be used again, and the timer that ends each."""
 
     def __repr__(self) -> str:
         return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
@@ -94,6 +95,11 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def connections(self) -> int:
         """Sockets that are open, idle ones included."""
         return len(self._connections)
+
+    @property
+    def idle(self) -> int:
+        """Connections that may be used again."""
+        return len(self._idle)
 
     async def open(self, request: httpx.Request, sink: Sink) -> Exchange:
         """Connect and send; the response goes to `sink`. The request's content must be bytes."""
@@ -113,6 +119,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         closing = [connection.closed for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
+        for timer in self._idle.values():
+            timer.cancel()
         self._idle.clear()
         if closing:
             await asyncio.wait(closing, timeout=1.0)
@@ -124,7 +132,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
-            if reused and not connection.received_bytes:
+            if reused and body.end is End.CUT_SHORT and not connection.received_bytes:
                 raise _Stale from error
             error.request = request
             raise
@@ -160,8 +168,9 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def _take_idle(self) -> UpstreamConnection | None:
         now = asyncio.get_running_loop().time()
         while self._idle:
-            since, connection = self._idle.pop()
-            if connection.reusable and now - since < IDLE_S:
+            connection, timer = self._idle.popitem()
+            timer.cancel()
+            if connection.reusable and now < timer.when():
                 return connection
             connection.close()
         return None
@@ -170,15 +179,11 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         """Keep a connection whose exchange is complete, if it may be used again."""
         if connection.reusable:
             loop = asyncio.get_running_loop()
-            self._idle.append((loop.time(), connection))
-            loop.call_later(IDLE_S, self._expire)
+            self._idle[connection] = loop.call_later(IDLE_S, self._expire, connection)
 
-    def _expire(self) -> None:
-        now = asyncio.get_running_loop().time()
-        expired = [connection for since, connection in self._idle if now - since >= IDLE_S]
-        self._idle = [(since, connection) for since, connection in self._idle if now - since < IDLE_S]
-        for connection in expired:
-            connection.close()
+    def _expire(self, connection: UpstreamConnection) -> None:
+        del self._idle[connection]
+        connection.close()
 
 
 class _Stale(Exception):
@@ -193,7 +198,7 @@ class _Body(httpx.AsyncByteStream):
         self._transport = transport
         self._connection = connection
         self._pieces: list[bytes] = []
-        self._end: End | None = None
+        self.end: End | None = None
         self._changed = asyncio.Event()
 
     def head(self, status: int, headers: Headers) -> None:
@@ -207,27 +212,28 @@ class _Body(httpx.AsyncByteStream):
         self._changed.set()
 
     def ended(self, end: End) -> None:
-        self._end = end
+        self.end = end
         self._changed.set()
+        if end is End.COMPLETE:
+            self._transport.keep(self._connection)
         if not self.started.done():
             self.started.set_exception(_failure(end))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            pieces, self._pieces = self._pieces, []
-            for piece in pieces:
-                yield piece
-            if self._end is End.COMPLETE:
-                self._transport.keep(self._connection)
-                return
-            if self._end is not None:
-                raise _failure(self._end)
-            if not pieces:
+            if self._pieces:
+                pieces, self._pieces = self._pieces, []
+                yield b"".join(pieces)
+            elif self.end is None:
                 self._changed.clear()
                 await self._changed.wait()
+            elif self.end is End.COMPLETE:
+                return
+            else:
+                raise _failure(self.end)
 
     async def aclose(self) -> None:
-        if self._end is not End.COMPLETE:
+        if self.end is not End.COMPLETE:
             self._connection.close()
 
 

@@ -5,15 +5,18 @@ On real sockets under uvloop. No test may leave a warning or worse in the log of
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.connections import SPARE
 from gateway.keys import hash_key
 from gateway.protocol import MAX_AHEAD_BYTES, MAX_PIPELINED
+from gateway.server import Server
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -44,6 +47,20 @@ def serving(fu: ScriptedUpstream, **server: Any) -> Any:  # noqa: ANN401
     return running_gateway(settings_for(fu.url, server={"port": 0, **server}))
 
 
+@asynccontextmanager
+async def serving_app(app: ASGIApp) -> AsyncIterator[Server]:
+    """Another application behind the server, for what ours never does."""
+    server = Server(app, settings_for("http://127.0.0.1:9").server)
+    await server.listen()
+    try:
+        yield server
+    finally:
+        server.close()
+        await asyncio.sleep(0)
+        if server.connections.tasks:
+            await asyncio.wait(server.connections.tasks, timeout=1)
+
+
 async def closes(client: RawClient, within: float = 2.0) -> None:
     """The server ends the connection properly and says nothing more."""
     assert await client.eof(within), "it was reset"
@@ -60,11 +77,12 @@ async def upstream_closes(fu: ScriptedUpstream, number: int = 0) -> None:
 
 @LEAVING
 @pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("more", [Stall(), Paced(rate=50)], ids=["silent", "live"])
 async def test_the_running_one_of_two_pipelined_requests_learns_that_its_client_left(
-    segments: int, leave: Leave
+    more: Stall | Paced, segments: int, leave: Leave
 ) -> None:
     """uvicorn tells only the last one, and with reading paused nobody."""
-    fu = ScriptedUpstream(scripts={CHAT: [Write(H), Paced(rate=50)]})
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), more]})
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(STREAM * 2 if segments == 1 else STREAM)
         await client.head()
@@ -286,6 +304,31 @@ async def test_scenario_093_an_upload_that_is_too_large_still_gets_its_413() -> 
         assert (await client.request("GET", "/health")).start_line.endswith(b"200 OK")
 
 
+async def test_a_request_that_was_refused_early_and_came_whole_leaves_a_connection_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when its body is more than is read at once; the limit for reading it over is over with it."""
+    monkeypatch.setattr("gateway.protocol.LINGER_S", 0.3)
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.request("POST", "/nowhere", *TYPE, body=b"x" * 600_000)
+        assert client.status == 404
+        await client.body()
+        await asyncio.sleep(0.4)
+        await client.request("GET", "/health")
+        assert client.status == 200
+
+
+async def test_garbage_in_the_rest_of_a_refused_upload_is_not_answered_again() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.request("POST", "/nowhere", *CHUNKED)
+        assert client.status == 404
+        await client.body()
+        await client.send(b"zz\r\n")
+        await closes(client)
+
+
 async def test_the_rest_of_a_refused_upload_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.protocol.LINGER_S", 0.1)
     fu = ScriptedUpstream()
@@ -355,6 +398,22 @@ async def test_what_an_application_never_sees_of_a_request_is_bounded_too(case: 
         assert client.status == 431
         await client.body()
         await closes(client)
+        assert not gateway.server.connections.tasks, "nobody told the application"
+
+
+async def test_trailers_do_not_count_against_the_headers_of_the_next_request() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu, max_header_bytes=16384) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("GET", "/health", *CHUNKED) + b"0\r\n")
+        for piece in (line_of(12000) + b"\r\n", b"\r\n", b"GET /health HTTP/1.1\r\n" + line_of(12000)):
+            await asyncio.sleep(0.01)
+            await client.send(piece)
+        await asyncio.sleep(0.01)
+        await client.send(b"\r\nHost: x\r\n\r\n")
+        for _ in range(2):
+            await client.head()
+            assert client.status == 200
+            await client.body()
 
 
 async def test_megabytes_of_headers_are_neither_kept_nor_read() -> None:
@@ -657,6 +716,131 @@ async def test_a_client_that_closes_its_half_with_its_answer_unread_is_gone_at_o
 
 def stalled(gateway: Gateway) -> list[bool]:
     return [protocol.flow.write_paused for protocol in gateway.server.connections.connections]  # type: ignore[union-attr]
+
+
+# -- closing
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["by the server", "by the client"])
+async def test_a_client_that_does_not_read_does_not_keep_a_closing_connection(
+    monkeypatch: pytest.MonkeyPatch, *, half: bool
+) -> None:
+    """uvicorn waits for ever until all is sent."""
+    monkeypatch.setattr("gateway.protocol.FLUSH_S", 0.1)
+
+    async def big(scope: Scope, receive: Receive, send: Send) -> None:
+        """As much as one can send without waiting: what the kernel does not take stays in the transport."""
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 16_000_000})
+
+    async with serving_app(big) as server, await RawClient.connect(server.url, receive_buffer=4096) as client:
+        client.stop_reading()
+        await client.send(request_bytes("GET", "/", *(() if half else (b"Connection: close",))))
+        await asyncio.sleep(0.05)
+        if half:
+            client.half_close()
+        assert await server.connections.gone(within=1)
+
+
+async def test_an_error_in_a_request_does_not_get_into_an_answer_that_was_begun() -> None:
+    """The application answers while the body still comes; then the body is broken."""
+
+    async def early(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with serving_app(early) as server, await RawClient.connect(server.url) as client:
+        await client.request("POST", "/", *CHUNKED)
+        await client.send(b"zz\r\n")
+        assert await client.body() == b"begun"
+        assert client.clean_end is False
+
+
+async def test_an_application_that_reads_on_after_a_refusal_is_told_that_the_client_is_gone() -> None:
+    """With a 100 Continue still due: writing it to a connection that is closed for writing would raise."""
+    seen: list[str] = []
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await refused.wait()
+        seen.append((await receive())["type"])
+
+    refused = asyncio.Event()
+    async with serving_app(slow) as server, await RawClient.connect(server.url) as client:
+        await client.send(request_bytes("POST", "/", *CHUNKED, b"Expect: 100-continue") + b"zz\r\n")
+        await client.head()
+        assert client.status == 400
+        refused.set()
+        await closes(client)
+    assert seen == ["http.disconnect"]
+
+
+async def test_an_application_that_fails_after_its_client_left_is_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await left.wait()
+        raise ValueError("too late")
+
+    left = asyncio.Event()
+    async with serving_app(fails) as server:
+        async with await RawClient.connect(server.url) as client:
+            await client.send(HEALTH)
+            await client.head()
+        assert await server.connections.gone(within=1)
+        left.set()
+    assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application\n"]
+    caplog.clear()
+
+
+# -- draining, as a connection sees it
+
+
+async def test_a_head_that_is_arriving_when_draining_begins_is_answered_and_is_the_last() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(HEALTH[:10])
+        await gateway.until(lambda: not gateway.server.connections.idle)
+        gateway.server.connections.drain()
+        await client.send(HEALTH[10:])
+        head = await client.head()
+        assert client.status == 200
+        assert head.get(b"connection") == b"close"
+        await client.body()
+        await closes(client)
+
+
+async def test_pipelined_requests_are_still_answered_when_draining_begins() -> None:
+    gate = Gate()
+    script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM + HEALTH)
+        await client.head()
+        gateway.server.connections.drain()
+        gate.event.set()
+        await client.body()
+        await client.head()
+        assert client.status == 200
+        await client.body()
+        await closes(client)
+
+
+async def test_draining_does_not_cut_an_answer_behind_which_too_much_came() -> None:
+    gate = Gate()
+    script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(STREAM + b"\x00garbage\r\n\r\n")
+        await client.head()
+        gateway.server.connections.drain()
+        gate.event.set()
+        assert [frame.data async for frame in client.frames()][-1] == DONE
+        await closes(client)
 
 
 # -- the date

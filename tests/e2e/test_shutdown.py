@@ -17,6 +17,7 @@ from tests.support.client import Frame, RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, chat, text_of
 from tests.support.notation import DONE, END, STOP, H, T, chunked
+from tests.support.processes import child_program, vanishes
 from tests.support.script import Fin, Flood, Gate, Paced, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.served import Served, backend_table, served_gateway
@@ -73,6 +74,11 @@ def refuses(url: str) -> bool:
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) != 0
+
+
+def children_of(pid: int) -> list[int]:
+    listed = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for children in listed for child in children.split()]
 
 
 def clock() -> float:
@@ -229,6 +235,20 @@ async def test_a_second_signal_ends_the_process_now(tmp_path: Path, sign: signal
             assert await served.exit_code() == 128 + sign
             assert clock() - began < PROMPT_S
             await fu.all_closed()
+
+
+async def test_a_second_signal_ends_a_process_that_waits_for_a_stubborn_child(tmp_path: Path) -> None:
+    command = orjson.dumps(child_program("stubborn")).decode()
+    table = f'[[backend]]\nname = "own"\ncommand = {command}\nmodels = ["m"]\nslots = 1\n'
+    async with served_gateway(tmp_path, table) as served:
+        [child] = children_of(served.process.pid)
+        served.process.send_signal(signal.SIGTERM)
+        await served.says('"state": "stopping"')
+        began = clock()
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.exit_code() == 128 + signal.SIGTERM
+        assert clock() - began < PROMPT_S
+        assert vanishes(child, 1.0)
 
 
 async def test_it_says_where_it_listens(tmp_path: Path) -> None:

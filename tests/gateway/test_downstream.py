@@ -43,6 +43,7 @@ class Client:
         self.messages: list[Message] = []
         self.reading = True
         self.failing = b"no such frame"
+        self.failing_later = False
         self.pulse = Pulse()
         self.budget = BufferBudget(1 << 30)
         self.out = Downstream(
@@ -88,6 +89,8 @@ class Client:
         self.pulse.beat()
         while not self.reading and message["type"] == "http.response.body":
             await self.pulse.next()
+        if self.failing_later:
+            raise RuntimeError("the transport was closed")
 
 
 @asynccontextmanager
@@ -419,7 +422,8 @@ def test_a_send_that_fails_ends_the_pump(failing: int) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b": first\n\n"])
-def test_a_cancelled_pump_leaves_the_response_incomplete(first: bytes) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_cancelled_pump_leaves_the_response_incomplete(first: bytes, turns: int) -> None:
     async def main() -> None:
         client = Client()
         pump = asyncio.create_task(client.out.pump(lambda: False))
@@ -431,9 +435,54 @@ def test_a_cancelled_pump_leaves_the_response_incomplete(first: bytes) -> None:
         client.put(b": a\n\n")
         await client.behind()
         client.out.close()
+        for _ in range(turns):
+            await asyncio.sleep(0)
         pump.cancel()
         await asyncio.wait([pump])
+        assert pump.cancelled()
         assert (client.out.committed, client.out.complete) == (True, False)
+
+    run_virtual(main())
+
+
+def test_a_send_that_fails_while_it_waits_ends_the_pump() -> None:
+    async def main() -> None:
+        client = Client()
+        pump = asyncio.create_task(client.out.pump(lambda: False))
+        await asyncio.sleep(0)
+        client.put(b": a\n\n")
+        await asyncio.sleep(0)
+        client.reading = False
+        client.put(b": b\n\n")
+        await client.behind()
+        client.failing_later = True
+        client.read_on()
+        with pytest.raises(RuntimeError):
+            await pump
+
+    run_virtual(main())
+
+
+def test_what_a_callback_failed_with_ends_the_pump() -> None:
+    async def main() -> None:
+        client = Client()
+        pump = asyncio.create_task(client.out.pump(lambda: False))
+        await asyncio.sleep(0)
+        client.out.fail(LookupError("first"))
+        client.out.fail(LookupError("second"))
+        with pytest.raises(LookupError, match="first"):
+            await pump
+
+    run_virtual(main())
+
+
+def test_of_two_ends_the_first_counts() -> None:
+    async def main() -> None:
+        client = Client()
+        async with pumping(client):
+            client.out.close(b"data: [DONE]\n\n")
+            client.out.close(b"data: {}\n\n")
+        assert client.bodies == [b"data: [DONE]\n\n"]
 
     run_virtual(main())
 

@@ -161,6 +161,17 @@ def test_scenario_056_an_event_that_was_cut_off_is_not_passed_on(rest: bytes) ->
     assert (stream.frames.sentinel, stream.frames.error) == (False, None)
 
 
+def test_a_comment_and_a_raw_event_need_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.sse.MAX_EVENT_BYTES", 40)
+    stream = ChatStream()
+    stream.feed(T("a"), b": ping")
+    stream.frames.finish()
+    assert stream.read()[1:] == [b": ping\n\n"]
+    stream.feed(b"data: " + b"x" * 50 + b"\n")
+    stream.frames.finish()
+    assert stream.out.unread == len(b"data: \n") + 50
+
+
 def test_times_are_those_of_the_first_output_and_of_the_last_event() -> None:
     stream = ChatStream()
     assert (stream.frames.first_output_at, stream.frames.last_event_at) == (None, None)

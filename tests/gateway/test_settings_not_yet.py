@@ -16,7 +16,6 @@ REFUSED: dict[str, dict[str, object]] = {
     "tenant.tokens_per_minute": {"tenant": [{**TENANT, "tokens_per_minute": 1}]},
     "tenant.tokens_per_day": {"tenant": [{**TENANT, "tokens_per_day": 1}]},
     "tenant.isolate_cache": {"tenant": [{**TENANT, "isolate_cache": True}]},
-    "backend.shared": {"backend": [{**BACKEND, "shared": True}]},
     "backend.load": {"backend": [{**COMMAND, "load": "demand"}]},
     "backend.idle_unload_s": {"backend": [{**COMMAND, "idle_unload_s": 60}]},
     "backend.group": {"backend": [{**COMMAND, "group": "gpu"}], "group": [{"name": "gpu"}]},
@@ -32,7 +31,7 @@ def test_a_part_that_is_not_built_is_refused(place: str) -> None:
 
 def test_the_default_of_a_part_that_is_not_built_may_be_written_down() -> None:
     tenant = {**TENANT, "key": [], "isolate_cache": False}
-    command = {**COMMAND, "load": "start", "idle_unload_s": 0, "group": "", "shared": False}
+    command = {**COMMAND, "load": "start", "idle_unload_s": 0, "group": ""}
     data = {
         "admission": {"store": "memory"},
         "usage": {"store": "none"},

@@ -16,8 +16,15 @@ _MOMENT_S = 1.0
 
 def child_processes() -> dict[int, str]:
     """This process's children by id, with their command lines; one that was not reaped is among them."""
-    listed = (path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return {int(pid): _command(pid) for pids in listed for pid in pids.split()}
+    listed = (_children(thread) for thread in Path("/proc/self/task").iterdir())
+    return {int(pid): _command(pid) for pids in listed for pid in pids}
+
+
+def _children(thread: Path) -> list[str]:
+    try:
+        return (thread / "children").read_text().split()
+    except OSError:
+        return []  # it ended meanwhile; its children are now another's
 
 
 def _command(pid: str) -> str:

@@ -32,10 +32,10 @@ class Served:
     async def client(self, **options: int) -> RawClient:
         return await RawClient.connect(self.url, **options)
 
-    async def says(self, event: str, within: float = 2.0) -> None:
-        """Wait for a line of the log."""
+    async def says(self, text: str, within: float = 2.0) -> None:
+        """Wait until the log has it."""
         async with asyncio.timeout(within):
-            while f'"event": "{event}"' not in self.log.read_text():
+            while text not in self.log.read_text():
                 await asyncio.sleep(0.01)
 
     def complaints(self) -> list[str]:

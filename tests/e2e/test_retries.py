@@ -1,0 +1,146 @@
+"""A request is tried again only where the first backend is known not to have begun, and then once."""
+
+import asyncio
+
+import pytest
+
+from tests.support.client import read_stream
+from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import DONE, H, T, answer, chunked, error_body
+from tests.support.script import Rst, Script, Sleep, Write, stream
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+LOADING = answer(503, error_body(503, "Loading model", "unavailable_error"))
+QUICK = {"keepalive_interval_s": 0.1}
+either = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+
+
+def two(first: Script) -> tuple[ScriptedUpstream, ScriptedUpstream]:
+    """A backend that plays this script and is asked first, because it has more slots; and a healthy one."""
+    return ScriptedUpstream(scripts={CHAT: first}, llama=LlamaLike(8)), ScriptedUpstream(llama=LlamaLike(2))
+
+
+@pytest.mark.parametrize("end", ["RST", "error"])
+async def test_scenario_077_what_was_begun_is_never_begun_again(end: str) -> None:
+    loading = b"data: " + error_body(503, "Loading model", "unavailable_error") + b"\n\n"
+    script: Script = [Write(H + chunked(T("A"))), Rst()] if end == "RST" else stream(T("A"), loading)
+    first, second = two(script)
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        frames = await read_stream(gateway.url, CHAT, chat())
+    assert text_of(frames) == "A"
+    assert error_in(frames)
+    assert (len(first.generations), len(second.generations)) == (1, 0)
+
+
+@either
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ([Rst()], 502),
+        ([Write(answer(503, error_body(503, "Slot unavailable", "server_busy")))], 503),
+        ([Write(answer(500, error_body(500, "boom", "server_error")))], 500),
+        ([Write(answer(400, error_body(400, "no", "invalid_request_error")))], 400),
+        ([Write(answer(401, error_body(401, "no", "authentication_error")))], 502),
+    ],
+    ids=["RST before headers", "503", "500", "400", "401"],
+)
+async def test_scenario_078_an_answer_is_an_answer_and_a_lost_one_may_have_been_begun(
+    script: Script, status: int, *, streaming: bool
+) -> None:
+    first, second = two(script)
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        got = await ask(gateway.url, stream=streaming)
+    assert got.status == status
+    assert got.error
+    assert (len(first.generations), len(second.generations)) == (1, 0)
+    if status == 503:
+        assert int(got.header(b"retry-after") or 0) >= 1
+
+
+@either
+async def test_scenario_078_a_refused_connection_is_tried_once_more_elsewhere(*, streaming: bool) -> None:
+    first, second = two([])
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        first.stop_listening()
+        got = await ask(gateway.url, stream=streaming)
+    assert got.status == 200
+    assert (len(first.generations), len(second.generations)) == (0, 1)
+
+
+@either
+async def test_scenario_078_two_refused_connections_are_the_end_of_it(*, streaming: bool) -> None:
+    first, second = two([])
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        first.stop_listening()
+        second.stop_listening()
+        got = await ask(gateway.url, stream=streaming)
+    assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
+
+
+@either
+async def test_scenario_074_a_loading_model_is_waited_for(*, streaming: bool) -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        fu.llama.loading = True
+        asked = asyncio.create_task(ask(gateway.url, stream=streaming))
+        await fu.generation()
+        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        assert gateway.fleet.scheduler.leases == 0
+        fu.llama.loading = False
+        got = await asked
+    assert got.status == 200
+    assert len(fu.generations) == 2
+
+
+async def test_scenario_074_who_waits_for_a_model_hears_keep_alives() -> None:
+    """Also after a first try, which found out that the model is loading."""
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, streaming=QUICK)) as gateway:
+        fu.llama.loading = True
+        asked = asyncio.create_task(read_stream(gateway.url, CHAT, chat()))
+        await fu.generation()
+        await asyncio.sleep(0.45)
+        fu.llama.loading = False
+        frames = await asked
+    kinds = ["comment" if frame.data.startswith(b":") else "data" for frame in frames]
+    assert kinds[:3] == ["comment"] * 3
+    assert "comment" not in kinds[kinds.index("data") :]
+
+
+@either
+async def test_a_backend_that_always_says_loading_is_503_after_the_second_time(*, streaming: bool) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(LOADING)]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=streaming)
+        assert len(fu.generations) == 2
+    assert (got.status, got.error["code"]) == (503, "no_backend")
+    assert int(got.header(b"retry-after") or 0) >= 1
+
+
+@either
+async def test_a_loading_backend_is_left_for_one_that_is_ready(*, streaming: bool) -> None:
+    first, second = two([Write(LOADING)])
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        first.llama.loading = True
+        got = await ask(gateway.url, stream=streaming)
+    assert got.status == 200
+    assert (len(first.generations), len(second.generations)) == (1, 1)
+
+
+@either
+async def test_a_kept_connection_that_went_stale_is_replaced_in_silence(*, streaming: bool) -> None:
+    """Only answers that are read whole keep connections; the backend closes this one meanwhile."""
+    whole = answer(200, {"choices": []})
+    fu = ScriptedUpstream(scripts={CHAT: [Write(whole), Sleep(0.1), Rst()]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        assert (await ask(gateway.url, stream=False)).status == 200
+        await fu.all_closed()
+        fu.scripts[CHAT] = [Write(whole)] if not streaming else stream(T("a"), DONE)
+        assert (await ask(gateway.url, stream=streaming)).status == 200
+        assert len(fu.generations) == 2

@@ -1,0 +1,116 @@
+"""Verified release at the seams: restarts, shared backends, backends that do not serve `/slots`."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.client import read_stream
+from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
+from tests.support.notation import DONE, H, T, answer, chunked, error_body
+from tests.support.script import Script, Stall, Write
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+HELD: Script = [Write(H + chunked(T("a"))), Stall()]
+
+
+async def abandon_one(gateway: Gateway, fu: ScriptedUpstream) -> None:
+    """A client that leaves mid-stream; the backend goes on to show a busy slot."""
+    fu.llama.foreign = 1
+    async with await gateway.client() as client:
+        await client.post(CHAT, chat())
+    pool = gateway.fleet.backends["gpu0"].pool
+    await gateway.until(lambda: len(pool.quarantine) == 1)
+
+
+def shared_settings(url: str) -> dict[str, Any]:
+    return {"name": "gpu0", "url": url, "models": ["m"], "health_interval_s": 0.2, "shared": True}
+
+
+@pytest.mark.parametrize("comes_back", ["loading", "at once"])
+async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: str) -> None:
+    """`/slots` goes on saying busy, so only the restart can have freed it."""
+    fu = ScriptedUpstream(scripts={CHAT: HELD})
+    fu.llama.total_slots = 1
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        pool = gateway.fleet.backends["gpu0"].pool
+        await abandon_one(gateway, fu)
+        assert pool.free == 0
+        if comes_back == "loading":
+            fu.llama.loading = True
+            await gateway.until(lambda: not gateway.fleet.ready)
+            fu.llama.loading = False
+        else:
+            fu.stop_listening()
+            fu.abort_all()
+            await gateway.until(lambda: not gateway.fleet.ready)
+            await fu.listen()
+        await gateway.until(lambda: pool.admissible == 1)
+
+
+async def test_foreign_work_on_a_shared_backend_lowers_what_is_given_out_while_it_lasts() -> None:
+    fu = ScriptedUpstream()
+    fu.llama.total_slots = 2
+    async with fu:
+        fu.llama.foreign = 1
+        async with running_gateway(settings_for(backend=[shared_settings(fu.url)])) as gateway:
+            pool = gateway.fleet.backends["gpu0"].pool
+            await gateway.until(lambda: pool.foreign == 1, within=4)
+            assert pool.free == 1
+            fu.llama.foreign = 0
+            await gateway.until(lambda: pool.free == 2, within=4)
+
+
+@pytest.mark.parametrize("status", [404, 501])
+async def test_without_slots_to_ask_a_slot_returns_after_the_longest_doubt(status: int) -> None:
+    refusal: Script = [Write(answer(status, error_body(status, "no", "not_supported_error")))]
+    fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": refusal})
+    fu.llama.total_slots = 1
+    admission = {"quarantine_max_s": 0.6}
+    async with fu, running_gateway(settings_for(fu.url, admission=admission)) as gateway:
+        pool = gateway.fleet.backends["gpu0"].pool
+        await abandon_one(gateway, fu)
+        await gateway.until(lambda: pool.free == 1)
+        fu.scripts.pop(CHAT)
+        fu.llama.foreign = 0
+        assert (await read_stream(gateway.url, CHAT, chat()))[-1].data == DONE
+
+
+async def test_an_answer_that_cannot_be_read_changes_nothing() -> None:
+    nonsense: Script = [Write(answer(200, b"nonsense"))]
+    fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": nonsense})
+    fu.llama.total_slots = 1
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        pool = gateway.fleet.backends["gpu0"].pool
+        await abandon_one(gateway, fu)
+        monitor = gateway.fleet.monitors["gpu0"]
+        await gateway.until(lambda: monitor.probes == 2, within=4)
+        assert len(pool.quarantine) == 1
+        del fu.scripts["/slots"]
+        fu.llama.foreign = 0
+        await gateway.until(lambda: pool.free == 1, within=4)
+
+
+async def test_nobody_asks_slots_while_nothing_is_in_doubt() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        for _ in range(3):
+            await read_stream(gateway.url, CHAT, chat())
+        assert not any(request.path == "/slots" for request in fu.requests)
+
+
+async def test_a_slot_that_stays_busy_stays_out_and_its_age_is_shown() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: HELD})
+    fu.llama.total_slots = 1
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        pool = gateway.fleet.backends["gpu0"].pool
+        await abandon_one(gateway, fu)
+        monitor = gateway.fleet.monitors["gpu0"]
+        await gateway.until(lambda: monitor.probes == 2, within=4)
+        status = pool.status(asyncio.get_running_loop().time())
+        assert (status.quarantined, status.idle) == (1, 0)
+        assert status.quarantined_oldest_s > 1.5
+        fu.llama.foreign = 0
+        await gateway.until(lambda: pool.free == 1, within=4)

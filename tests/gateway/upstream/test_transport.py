@@ -1,0 +1,679 @@
+"""Requests to a backend: every ending told apart, everything closed that is not wanted any more."""
+
+import asyncio
+import gzip
+import random
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from gateway.backend import Backend
+from gateway.upstream import End, Exchange, UpstreamTransport
+from gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
+from gateway.upstream.transport import IDLE_S, Address
+from tests.support.connection import Ending, Request
+from tests.support.notation import DONE, END, STOP, H, T, answer, chunked
+from tests.support.pulse import Pulse
+from tests.support.script import (
+    AwaitByte,
+    Fin,
+    Flood,
+    Gate,
+    Paced,
+    Rst,
+    Script,
+    Sleep,
+    Stall,
+    Write,
+    bytewise,
+    cut,
+    stream,
+)
+from tests.support.scripted import ScriptedUpstream, refusing_url
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+Headers = list[tuple[bytes, bytes]]
+
+
+class Recorder:
+    """A sink that remembers, and consumes nothing."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Headers = []
+        self.pieces: list[bytes] = []
+        self.reads = 0
+        self.ends: list[End] = []
+        self.pulse = Pulse()
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def head(self, status: int, headers: Headers) -> None:
+        assert not self.status
+        assert not self.ends
+        self.status, self.headers = status, headers
+
+    def body(self, data: bytes) -> None:
+        assert self.status
+        assert not self.ends
+        self.pieces.append(data)
+        self.pulse.beat()
+
+    def read_over(self) -> None:
+        self.reads += 1
+
+    def ended(self, end: End) -> None:
+        self.ends.append(end)
+        self.pulse.beat()
+
+    async def end(self) -> End:
+        await self.pulse.until(lambda: self.ends, self, within=5)
+        [end] = self.ends
+        return end
+
+
+@asynccontextmanager
+async def transport_to(
+    fu: ScriptedUpstream, connect_timeout_s: float = 5.0
+) -> AsyncIterator[UpstreamTransport]:
+    """Leaving it proves that no connection was left, or closes what may stay open."""
+    transport = UpstreamTransport(
+        Address.of(httpx.URL("http://127.0.0.1" if fu.uds else fu.url), fu.uds),
+        connect_timeout_s=connect_timeout_s,
+    )
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+        assert repr(transport) == "<UpstreamTransport 0 connections, 0 idle>"
+
+
+def playing(script: Script) -> ScriptedUpstream:
+    return ScriptedUpstream(lambda _: script)
+
+
+def post(fu: ScriptedUpstream, body: bytes = b"{}") -> httpx.Request:
+    return httpx.Request("POST", httpx.URL(fu.url if not fu.uds else "http://llama").join(CHAT), content=body)
+
+
+async def opened(transport: UpstreamTransport, fu: ScriptedUpstream) -> tuple[Recorder, Exchange]:
+    sink = Recorder()
+    return sink, await transport.open(post(fu), sink)
+
+
+async def streamed(script: Script) -> Recorder:
+    """What a sink sees of a stream that plays this script."""
+    async with playing(script) as fu, transport_to(fu) as transport:
+        sink, exchange = await opened(transport, fu)
+        await sink.end()
+        exchange.close()
+        await exchange.closed
+        await eventually(lambda: transport.connections == 0)
+        return sink
+
+
+async def ask(transport: UpstreamTransport, fu: ScriptedUpstream, body: bytes = b"{}") -> bytes:
+    response = await transport.handle_async_request(post(fu, body))
+    try:
+        return await response.aread()
+    finally:
+        await response.aclose()
+
+
+# What a stream ends with
+
+
+EVENTS = [T("안녕😀\u2028"), T("b"), STOP, DONE]
+WHOLE = H + chunked(*EVENTS) + END
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        stream(*EVENTS),
+        [Write(WHOLE)],
+        [Write(WHOLE), Stall()],
+        [*bytewise(WHOLE), Fin()],
+        [*cut(WHOLE, len(H) - 3, len(H) + 1, len(WHOLE) - 2), Fin()],
+        [Write(answer(200, b"".join(EVENTS)))],
+        [Write(answer(200, b"".join(EVENTS), b"Connection: close")), Fin()],
+    ],
+    ids=["llama-server", "one write", "left open", "bytewise", "cut", "length", "closing"],
+)
+async def test_a_whole_message_is_complete_however_it_came(script: Script) -> None:
+    sink = await streamed(script)
+    assert (sink.status, sink.data, sink.ends) == (200, b"".join(EVENTS), [End.COMPLETE])
+
+
+async def test_completion_does_not_depend_on_a_consumer_or_on_the_close() -> None:
+    gate = Gate()
+    async with playing([Write(WHOLE), gate]) as fu, transport_to(fu) as transport:
+        sink, _ = await opened(transport, fu)
+        assert await sink.end() is End.COMPLETE
+        assert not gate.event.is_set()
+
+
+@pytest.mark.parametrize(
+    ("rest", "end"),
+    [
+        ([Fin()], End.CUT_SHORT),
+        ([Rst()], End.CUT_SHORT),
+        ([Write(b"5\r\nab"), Fin()], End.CUT_SHORT),
+        ([Write(b"zz\r\n"), Stall()], End.BROKEN),
+        ([Write(b"3\r\nabcd\r\n"), Stall()], End.BROKEN),
+    ],
+    ids=["FIN", "RST", "half a chunk", "no chunk size", "chunk too long"],
+)
+async def test_scenario_056_a_message_that_was_cut_is_told_from_a_whole_one(rest: Script, end: End) -> None:
+    sink = await streamed([Write(H + chunked(T("a"))), Sleep(0.01), *rest])
+    assert sink.ends == [end]
+    assert sink.data.startswith(T("a"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "end"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", End.CUT_SHORT),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc", End.CUT_SHORT),
+        (b"HTTP/1.0 200 OK\r\n\r\nabc", End.CUT_SHORT),
+    ],
+    ids=["length too long", "close-delimited", "HTTP/1.0"],
+)
+async def test_a_body_that_only_the_close_ends_is_cut_short(raw: bytes, end: End) -> None:
+    sink = await streamed([Write(raw), Fin()])
+    assert (sink.data, sink.ends) == (b"abc", [end])
+
+
+@pytest.mark.parametrize(
+    ("raw", "end"),
+    [
+        (b"", End.CUT_SHORT),
+        (b"HTTP/1.1 200 OK\r\nContent-", End.CUT_SHORT),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", End.CUT_SHORT),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", End.BROKEN),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", End.BROKEN),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", End.BROKEN),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", End.BROKEN),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, End.BROKEN),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2 * MAX_HEAD_BYTES, End.BROKEN),
+        (b"HTTP/1.1 102 Processing\r\n\r\n" * 4096, End.BROKEN),
+    ],
+    ids=["none", "half", "interim", "other", "length", "both", "upgrade", "many", "long", "for ever"],
+)
+async def test_an_answer_without_a_proper_head_never_begins(raw: bytes, end: End) -> None:
+    sink = await streamed([Write(raw), Sleep(0.01), Fin()] if raw else [Fin()])
+    assert (sink.status, sink.ends) == (0, [end])
+
+
+async def test_interim_responses_are_passed_over() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    sink = await streamed([*bytewise(interim + b"HTTP/1.1 200 OK\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nhi")])
+    assert (sink.status, sink.data, sink.ends) == (200, b"hi", [End.COMPLETE])
+    assert sink.headers == [(b"x-a", b"1"), (b"content-length", b"2")]
+
+
+async def test_one_read_is_one_push_however_many_chunks_it_holds() -> None:
+    sink = await streamed([Write(H), Sleep(0.01), Write(chunked(*EVENTS)), Sleep(0.01), Write(END), Fin()])
+    assert sink.reads == 2
+
+
+# Encodings
+
+
+GZIPPED = gzip.compress(b"".join(EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        (b"gzip", GZIPPED),
+        (b"X-GZIP", GZIPPED),
+        (b"deflate", zlib.compress(b"".join(EVENTS))),
+        (b"identity", b"".join(EVENTS)),
+    ],
+)
+async def test_scenario_043_an_encoded_body_is_decoded_and_its_header_dropped(
+    encoding: bytes, content: bytes
+) -> None:
+    head = H[:-2] + b"Content-Encoding: " + encoding + b"\r\n\r\n"
+    for body in (chunked(content), chunked(*[content[at : at + 1] for at in range(len(content))])):
+        sink = await streamed([Write(head + body + END), Fin()])
+        assert (sink.data, sink.ends) == (b"".join(EVENTS), [End.COMPLETE])
+        assert b"content-encoding" not in dict(sink.headers)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"), [(b"br", b"abc"), (b"gzip", b"no gzip"), (b"gzip, br", GZIPPED)]
+)
+async def test_what_cannot_be_decoded_is_broken(encoding: bytes, content: bytes) -> None:
+    head = H[:-2] + b"Content-Encoding: " + encoding + b"\r\n\r\n"
+    sink = await streamed([Write(head + chunked(content) + END), Stall()])
+    assert (sink.data, sink.ends) == (b"", [End.BROKEN])
+
+
+# Closing
+
+
+@pytest.mark.parametrize(
+    "script",
+    [[Stall()], [Write(H), Stall()], [Write(H), Paced(100)], [Write(H), Flood(64 << 20)]],
+    ids=["before headers", "after headers", "in the stream", "in a flood"],
+)
+async def test_scenarios_001_and_002_a_close_is_seen_by_the_backend_at_once(script: Script) -> None:
+    async with playing(script) as fu, transport_to(fu) as transport:
+        sink, exchange = await opened(transport, fu)
+        request = await fu.generation()
+        if script[0] != Stall():
+            await sink.pulse.until(lambda: sink.data or len(script) == 2, sink, within=2)
+        closed_ns = time.perf_counter_ns()
+        exchange.close()
+        assert sink.ends == [End.CLOSED]
+        await request.connection.closed()
+        assert request.connection.ended_ns is not None
+        assert request.connection.ended_ns - closed_ns < 100_000_000
+        await exchange.closed
+        exchange.close()
+        await eventually(lambda: transport.connections == 0)
+        assert sink.ends == [End.CLOSED]
+
+
+async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
+    class Closing(Recorder):
+        exchange: Exchange | None = None
+
+        def body(self, data: bytes) -> None:
+            super().body(data)
+            assert self.exchange is not None
+            self.exchange.close()
+
+    gate = Gate()
+    async with playing([gate, Write(WHOLE), Fin()]) as fu, transport_to(fu) as transport:
+        sink = Closing()
+        sink.exchange = await transport.open(post(fu), sink)
+        gate.event.set()
+        assert await sink.end() is End.CLOSED
+        assert sink.data == EVENTS[0]
+
+
+async def test_a_sink_that_fails_costs_its_own_connection_only() -> None:
+    class Failing(Recorder):
+        def body(self, data: bytes) -> None:
+            raise LookupError("a fault of ours")
+
+    async with playing(stream(*EVENTS)) as fu, transport_to(fu) as transport:
+        sink = Failing()
+        exchange = await transport.open(post(fu), sink)
+        assert await sink.end() is End.BROKEN
+        await exchange.closed
+
+
+async def test_a_stopped_backend_stops_and_goes_on() -> None:
+    async with playing([Write(H), Flood(16 << 20), Write(END), Fin()]) as fu, transport_to(fu) as transport:
+        sink, exchange = await opened(transport, fu)
+        request = await fu.generation()
+        exchange.pause()
+        exchange.pause()
+        await fu.until(lambda: not request.connection.writable)
+        held = len(sink.data)
+        await asyncio.sleep(0)
+        assert len(sink.data) == held
+        exchange.resume()
+        assert await sink.end() is End.COMPLETE
+        assert len(sink.data) >= 16 << 20
+
+
+# Connecting
+
+
+async def test_a_refused_connection_is_a_connect_error() -> None:
+    with refusing_url() as url:
+        transport = UpstreamTransport(Address.of(httpx.URL(url), None), connect_timeout_s=5)
+        with pytest.raises(httpx.ConnectError):
+            await transport.open(httpx.Request("POST", url, content=b""), Recorder())
+        await eventually(lambda: transport.connections == 0)
+
+
+async def test_a_connection_that_takes_too_long_is_a_connect_timeout() -> None:
+    async with ScriptedUpstream(accepting=False, backlog=0) as fu, transport_to(fu, 0.05) as transport:
+        attempts = [opened(transport, fu) for _ in range(4)]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        assert any(isinstance(result, httpx.ConnectTimeout) for result in results)
+        for result in results:
+            if isinstance(result, tuple):
+                result[1].close()
+        await eventually(lambda: transport.connections == 0)
+
+
+async def test_scenario_011_attempts_that_are_cancelled_leave_nothing() -> None:
+    async with ScriptedUpstream(accepting=False, backlog=0) as fu, transport_to(fu) as transport:
+        for turns in range(20):
+            attempts = [asyncio.ensure_future(opened(transport, fu)) for _ in range(10)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await cancelled(*attempts)
+            for attempt in attempts:
+                if not attempt.cancelled():
+                    attempt.result()[1].close()
+        await eventually(lambda: transport.connections == 0)
+        fu.stop_listening()
+        await fu.listen()
+        await fu.accept()
+        sink, _ = await opened(transport, fu)
+        assert await sink.end() is End.COMPLETE
+
+
+@pytest.mark.parametrize("way", ["stream", "whole"])
+async def test_scenario_010_two_hundred_cancelled_requests_leave_no_connection(way: str) -> None:
+    scripts: list[Script] = [
+        [Stall()],
+        [Write(H), Stall()],
+        [Write(H), Paced(1000)],
+        [Write(answer(200, {}))],
+    ]
+    pick = random.Random(7)
+    async with ScriptedUpstream(lambda _: pick.choice(scripts)) as fu, transport_to(fu) as transport:
+
+        async def use() -> None:
+            if way == "whole":
+                await ask(transport, fu)
+                return
+            sink, exchange = await opened(transport, fu)
+            try:
+                await sink.end()
+            finally:
+                exchange.close()
+
+        for _ in range(200):
+            turns = pick.randrange(60)
+            work = asyncio.ensure_future(use())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await cancelled(work)
+        await eventually(lambda: transport.connections == transport.idle)
+        await fu.until(lambda: fu.open == transport.connections)
+
+
+async def test_a_connection_lost_before_the_request_ends_the_exchange() -> None:
+    connection = UpstreamConnection(asyncio.get_running_loop())
+    connection.connection_made(Closed())
+    connection.connection_lost(None)
+    sink = Recorder()
+    connection.send(b"", b"", sink)
+    assert (sink.ends, connection.state) == ([End.CUT_SHORT], State.CLOSED)
+    assert repr(connection) == "<UpstreamConnection closed, 0 exchanges>"
+
+
+class Closed(asyncio.Transport):
+    """A transport whose socket is gone."""
+
+    def is_closing(self) -> bool:
+        return True
+
+
+async def test_a_unix_socket_is_reached_as_well(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(lambda _: stream(*EVENTS), uds=str(tmp_path / "llama.sock")) as fu,
+        transport_to(fu) as transport,
+    ):
+        sink, _ = await opened(transport, fu)
+        assert await sink.end() is End.COMPLETE
+        assert fu.requests[0].head.get(b"host") == b"llama"
+
+
+async def test_scenario_040_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "socks://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    async with playing([Write(answer(200, {"a": 1}))]) as fu:
+        backend = Backend("gpu0", fu.url, api_key="key")
+        try:
+            assert (await backend.control.get("/health")).status_code == 200
+            response = await backend.transport.handle_async_request(backend.request(CHAT, b"{}", []))
+            assert await response.aread() == b'{"a":1}'
+        finally:
+            await backend.aclose()
+
+
+# Requests
+
+
+async def test_a_request_is_written_as_it_is() -> None:
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        request = httpx.Request(
+            "POST", f"{fu.url}/a%20b?q=%C3%A9", headers=[("X-A", "1"), ("X-A", "2")], content=b"{}"
+        )
+        await (await transport.handle_async_request(request)).aread()
+        seen = fu.requests[0]
+        assert (seen.method, seen.target, seen.body) == ("POST", "/a%20b?q=%C3%A9", b"{}")
+        assert seen.head.all(b"x-a") == [b"1", b"2"]
+        assert seen.head.get(b"content-length") == b"2"
+
+
+@pytest.mark.parametrize("size", [2, 65536, 65537, 24 << 20])
+async def test_a_body_of_any_size_arrives(size: int) -> None:
+    body = b"{" + b" " * (size - 2) + b"}"
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        assert await ask(transport, fu, body) == b"{}"
+        assert fu.requests[0].body == body
+
+
+async def test_an_early_answer_to_a_body_that_is_not_read_ends_the_upload() -> None:
+    class Refusing(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            server_side.append(cast("asyncio.Transport", transport))
+
+        def data_received(self, data: bytes) -> None:
+            server_side[0].pause_reading()
+            server_side[0].write(answer(413, {"error": "too large"}))
+
+    server_side: list[asyncio.Transport] = []
+    server = await asyncio.get_running_loop().create_server(Refusing, "127.0.0.1", 0)
+    url = httpx.URL("http://127.0.0.1").copy_with(port=server.sockets[0].getsockname()[1])
+    transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
+    request = httpx.Request("POST", url, content=b"x" * (32 << 20))
+    try:
+        response = await transport.handle_async_request(request)
+        assert (response.status_code, await response.aread()) == (413, b'{"error":"too large"}')
+        await eventually(lambda: transport.connections == 0)
+    finally:
+        server_side[0].abort()
+        server.close()
+        await server.wait_closed()
+
+
+# Reuse
+
+
+async def test_a_connection_serves_the_next_whole_answer() -> None:
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        for _ in range(3):
+            assert await ask(transport, fu) == b"{}"
+        assert (len(fu.connections), len(fu.requests)) == (1, 3)
+        assert (transport.connections, transport.idle) == (1, 1)
+
+
+async def test_a_connection_is_free_when_the_answer_is_complete_not_when_it_is_read() -> None:
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        response = await transport.handle_async_request(post(fu))
+        await eventually(lambda: transport.idle == 1)
+        assert await ask(transport, fu) == b"{}"
+        assert await response.aread() == b"{}"
+        assert len(fu.connections) == 1
+        unread = await transport.handle_async_request(post(fu))
+        await unread.aclose()
+        await eventually(lambda: transport.idle == transport.connections)
+
+
+async def test_a_stream_uses_a_connection_of_its_own_and_leaves_none() -> None:
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        sink, exchange = await opened(transport, fu)
+        await sink.end()
+        assert len(fu.connections) == 2
+        exchange.close()
+        await exchange.closed
+        await eventually(lambda: transport.connections == 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        answer(200, {}, b"Connection: close"),
+        answer(200, {}).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        answer(200, {}) + b"HTTP/1.1 200 OK\r\n",
+        answer(200, {}) + b"surplus",
+    ],
+    ids=["close", "HTTP/1.0", "another answer", "surplus"],
+)
+async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(raw: bytes) -> None:
+    async with playing([Write(raw)]) as fu, transport_to(fu) as transport:
+        for _ in range(2):
+            assert await ask(transport, fu) == b"{}"
+            await eventually(lambda: transport.connections == 0)
+        assert len(fu.connections) == 2
+
+
+async def test_bytes_that_nobody_asked_for_close_an_idle_connection() -> None:
+    gate = Gate()
+    async with (
+        playing([Write(answer(200, {})), gate, Write(b"HTTP/1.1 408 Timeout\r\n\r\n")]) as fu,
+        transport_to(fu) as transport,
+    ):
+        await ask(transport, fu)
+        assert transport.connections == 1
+        gate.event.set()
+        await eventually(lambda: transport.connections == 0)
+
+
+async def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.transport.IDLE_S", 0.05)
+    async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        assert await fu.connections[0].closed() is Ending.EOF
+        assert (transport.connections, transport.idle) == (0, 0)
+        await ask(transport, fu)
+        assert len(fu.connections) == 2
+
+
+def test_scenario_038_a_connection_is_kept_for_less_than_llama_server_keeps_it() -> None:
+    assert IDLE_S <= 4.0, "llama-server closes after 5 s"
+
+
+def first_then(later: Callable[[Request], Script]) -> Callable[[Request], Script]:
+    """A connection answers its first request and plays `later` for the next, until a third one exists."""
+
+    def respond(request: Request) -> Script:
+        return [Write(answer(200, {"n": 1}))] if len(request.connection.requests) == 1 else later(request)
+
+    return respond
+
+
+@pytest.mark.parametrize("ending", [Fin(), Rst()])
+async def test_scenario_038_a_stale_connection_is_tried_once_more_on_a_new_one(ending: Fin | Rst) -> None:
+    async with ScriptedUpstream(first_then(lambda _: [ending])) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        assert await ask(transport, fu) == b'{"n":1}'
+        assert [len(connection.requests) for connection in fu.connections] == [2, 1]
+
+
+async def test_scenario_038_a_connection_that_was_closed_in_time_is_not_used() -> None:
+    async with playing([Write(answer(200, {})), Fin()]) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        await eventually(lambda: transport.connections == 0)
+        await ask(transport, fu)
+        assert [len(connection.requests) for connection in fu.connections] == [1, 1]
+
+
+async def test_scenario_038_a_connection_that_ends_with_our_first_byte_is_tried_once_more() -> None:
+    def respond(request: Request) -> Script:
+        return (
+            [Write(answer(200, {})), AwaitByte(), Rst()]
+            if request.connection is fu.connections[0]
+            else [Write(answer(200, {}))]
+        )
+
+    async with ScriptedUpstream(respond) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        assert await ask(transport, fu) == b"{}"
+        assert len(fu.connections) == 2
+
+
+@pytest.mark.parametrize("byte", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_scenario_038_a_connection_that_said_a_byte_is_never_tried_again(byte: bytes) -> None:
+    script: Script = [Write(byte), Sleep(0.01), Fin()]
+    async with ScriptedUpstream(first_then(lambda _: script)) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        with pytest.raises(httpx.ReadError):
+            await ask(transport, fu)
+        assert len(fu.requests) == 2
+
+
+async def test_a_new_connection_that_says_nothing_is_not_tried_again() -> None:
+    async with playing([Fin()]) as fu, transport_to(fu) as transport:
+        with pytest.raises(httpx.ReadError, match="cut short"):
+            await ask(transport, fu)
+        assert len(fu.requests) == 1
+
+
+async def test_what_we_close_ourselves_is_not_tried_again() -> None:
+    async with ScriptedUpstream(first_then(lambda _: [Stall()])) as fu, transport_to(fu) as transport:
+        await ask(transport, fu)
+        asking = asyncio.ensure_future(ask(transport, fu))
+        await fu.until(lambda: len(fu.requests) == 2)
+        await transport.aclose()
+        with pytest.raises(httpx.ReadError):
+            await asking
+        assert len(fu.requests) == 2
+
+
+async def test_an_answer_that_is_cut_is_an_error_after_what_came_of_it() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"
+    async with playing([Write(raw), Sleep(0.01), Fin()]) as fu, transport_to(fu) as transport:
+        response = await transport.handle_async_request(post(fu))
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"abc"
+        with pytest.raises(httpx.ReadError, match="cut short"):
+            await anext(pieces)
+        await response.aclose()
+        await eventually(lambda: transport.connections == 0)
+
+
+async def test_a_consumer_that_pauses_between_two_pieces_loses_none() -> None:
+    gate = Gate()
+    script: Script = [Write(H + chunked(b"a")), gate, Write(chunked(b"b", b"c") + END)]
+    async with playing(script) as fu, transport_to(fu) as transport:
+        response = await transport.handle_async_request(post(fu))
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"a"
+        gate.event.set()
+        await eventually(lambda: transport.idle == 1)
+        assert [piece async for piece in pieces] == [b"bc"]
+
+
+# Waiting
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Give the loop its turns until `condition()`."""
+    async with asyncio.timeout(2):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def cancelled(*work: asyncio.Future[Any]) -> None:
+    for task in work:
+        task.cancel()
+    await asyncio.wait(work, timeout=2)
+    assert all(task.done() for task in work)
