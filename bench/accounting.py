@@ -1,8 +1,9 @@
 """What the kernel says that a gateway cost: CPU time to the nanosecond, and memory, children included.
 
-Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread was
-ready and another had the core: how busy the machine was with something else. They are summed over all threads
-of all processes. A thread that ended in between takes its time with it; no gateway here starts one a request.
+Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread
+was ready and another had the core: how busy the machine was with something else. They are summed over all
+threads of all processes. A thread that ended in between takes its time with it; no gateway here starts one a
+request.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ FULL = Plan(rounds=5)
 QUICK = Plan(
     rounds=3,
     settle_s=0.3,
-    window_s=1.5,
+    window_s=1.2,
     first_tokens=50,
-    first_tokens_limit_s=1.0,
-    saturated_s=0.7,
+    first_tokens_limit_s=0.5,
+    saturated_s=0.5,
     slow_streams=(),
     real_rounds=0,
 )
