@@ -1,8 +1,8 @@
 """What a request cost, read off the answer as it passes.
 
 llama-server states the counts in `usage`, or else in the `timings` of its finish chunk. A stream that ended
-before either came is counted by the deltas that passed, and marked as partial. Of several choices llama-server
-states the counts of one: there the deltas of all say more.
+before either came is counted by the deltas that passed, and marked as partial. Of several choices
+llama-server states the counts of one: there the deltas of all say more.
 """
 
 from __future__ import annotations
