@@ -133,7 +133,7 @@ class Relay:
 
     def crashed(self, error: Exception) -> None:
         """A callback failed: nobody called it who could be told."""
-        failure = internal_error(error, self._context.id)
+        failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
         if self.state is not RelayState.FAILED:
             self._fail(failure, Outcome.ABANDONED)
 
