@@ -162,7 +162,7 @@ class Relay:
         self._lease.start()
         self._context.answered_at = self._loop.time()
         self._status = status
-        streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+        streams = any(name == b"content-type" and b"event-stream" in value.lower() for name, value in headers)
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
     @_guarded

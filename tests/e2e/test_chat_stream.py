@@ -134,6 +134,16 @@ async def test_a_backend_that_states_no_counts_is_asked_for_them_and_the_client_
     assert not any("usage" in chunk for chunk in second)
 
 
+async def test_a_media_type_is_one_in_any_case() -> None:
+    head = H.replace(b"text/event-stream", b"Text/Event-Stream; charset=utf-8")
+    script: Script = [Write(head + chunked(T("a"), STOP, DONE) + END), Fin()]
+    async with (
+        ScriptedUpstream(scripts={CHAT: script}) as fu,
+        running_gateway(settings_for(fu.url)) as gateway,
+    ):
+        assert text_of(await read_stream(gateway.url, CHAT, chat())) == "a"
+
+
 async def test_every_frame_reaches_the_client_whatever_the_cuts_between_reads() -> None:
     """U+2028, emoji and CRLF line ends, one byte a write."""
     fu = ScriptedUpstream(scripts={CHAT: crlf_bytewise(T("a\u2028b"), T("안녕😀é"), STOP, DONE)})
