@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import httpx
-import orjson
 from starlette.types import Receive, Send
 
 from admission import Lease, Outcome
 from gateway.admit import granted, owned, submit
 from gateway.answers import error_of_answer
 from gateway.backend import Backend
+from gateway.chunks import dumped
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
 from gateway.errors import ClientGone, GatewayError, UpstreamError
 from gateway.fleet import Fleet
 from gateway.generation import Generation
 from gateway.metering import Meter
+from gateway.payload import mended, parsed
 from gateway.replies import send_whole
 from gateway.settings import Settings
 
@@ -128,16 +128,13 @@ class WholeAnswer:
         scrub = backend.scrubber(self._generation.identity.model)
         if not 200 <= status < 300:
             raise error_of_answer(status, body, scrub)
-        try:
-            parsed: Any = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise UpstreamError("upstream_broken", "the backend's answer is not JSON") from error
-        if not isinstance(parsed, dict):
+        said = parsed(body) or mended(body)
+        if said is None:
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
-        self._meter.read(parsed)
+        self._meter.read(said)
         self._meter.settle()
-        self._generation.identity.stamp(parsed)
-        return status, orjson.dumps(parsed)
+        self._generation.identity.stamp(said)
+        return status, dumped(said)
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:
