@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import orjson
@@ -20,10 +19,11 @@ from gateway.answers import error_of_answer
 from gateway.backend import Backend
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
-from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.errors import ClientGone, GatewayError, UpstreamError, upstream_timeout
 from gateway.fleet import Fleet
 from gateway.generation import Generation
 from gateway.metering import Meter
+from gateway.payload import mended, parsed
 from gateway.replies import send_whole
 from gateway.settings import Settings
 
@@ -108,36 +108,42 @@ class WholeAnswer:
         timeouts = self._settings.timeouts
         loop = asyncio.get_running_loop()
         asked_at = self._context.asked_at = loop.time()
-        limit = "total_timeout" if timeouts.total_s <= timeouts.first_byte_s else "first_byte_timeout"
+        total_at = asked_at + timeouts.total_s
+        body = bytearray()
+        began = False
         try:
-            async with asyncio.timeout(min(timeouts.first_byte_s, timeouts.total_s)) as deadline:
+            async with asyncio.timeout_at(min(asked_at + timeouts.first_byte_s, total_at)) as deadline:
                 response = await backend.transport.handle_async_request(request)
                 lease.start()
                 self._context.answered_at = loop.time()
-                limit = "total_timeout"
-                deadline.reschedule(asked_at + timeouts.total_s)
+                began = True
                 try:
-                    return response.status_code, await response.aread()
+                    deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
+                    async for piece in response.aiter_raw():
+                        body += piece
+                        deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                 finally:
                     await response.aclose()
         except TimeoutError as error:
-            raise UpstreamError(limit, "the backend did not answer in time", status=504) from error
+            limit = "idle_timeout" if began else "first_byte_timeout"
+            limit = "total_timeout" if loop.time() >= total_at else limit
+            raise upstream_timeout(limit) from error
+        return response.status_code, bytes(body)
 
     def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
         """The backend's success under the gateway's identity. Raises its error."""
         scrub = backend.scrubber(self._generation.identity.model)
         if not 200 <= status < 300:
             raise error_of_answer(status, body, scrub)
-        try:
-            parsed: Any = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise UpstreamError("upstream_broken", "the backend's answer is not JSON") from error
-        if not isinstance(parsed, dict):
+        document = parsed(body)
+        if document is None:
+            document = mended(body)
+        if document is None:
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
-        self._meter.read(parsed)
+        self._meter.read(document)
         self._meter.settle()
-        self._generation.identity.stamp(parsed)
-        return status, orjson.dumps(parsed)
+        self._generation.identity.stamp(document)
+        return status, orjson.dumps(document)
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:
