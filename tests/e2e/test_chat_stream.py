@@ -61,6 +61,18 @@ async def test_a_whole_answer_keeps_its_fields_and_gets_the_gateways_identity() 
     assert {**got, "id": 0, "created": 0, "model": 0} == {**said, "id": 0, "created": 0, "model": 0}
 
 
+@pytest.mark.parametrize("said", [b"\xff", b"\\ud83d", b"\xed\xa0\xbd"])
+async def test_scenario_086_a_whole_answer_with_half_a_character_is_mended(said: bytes) -> None:
+    """A token limit can cut a character in two."""
+    body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"a%b"}}]}' % said
+    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, body))]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
+        await client.post(CHAT, chat(stream=False))
+        got = await client.json()
+    assert client.status == 200
+    assert got["choices"][0]["message"]["content"].rstrip("\ufffd") == "a"
+
+
 async def test_the_clients_headers_do_not_reach_the_backend() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
