@@ -19,7 +19,7 @@ from gateway.backend import Backend
 from gateway.chunks import dumped
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
-from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.errors import ClientGone, GatewayError, UpstreamError, upstream_timeout
 from gateway.fleet import Fleet
 from gateway.generation import Generation
 from gateway.metering import Meter
@@ -121,7 +121,7 @@ class WholeAnswer:
                 finally:
                     await response.aclose()
         except TimeoutError as error:
-            raise UpstreamError(limit, "the backend did not answer in time", status=504) from error
+            raise upstream_timeout(limit) from error
 
     def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
         """The backend's success under the gateway's identity. Raises its error."""
