@@ -108,20 +108,27 @@ class WholeAnswer:
         timeouts = self._settings.timeouts
         loop = asyncio.get_running_loop()
         asked_at = self._context.asked_at = loop.time()
-        limit = "total_timeout" if timeouts.total_s <= timeouts.first_byte_s else "first_byte_timeout"
+        total_at = asked_at + timeouts.total_s
+        body = bytearray()
+        began = False
         try:
-            async with asyncio.timeout(min(timeouts.first_byte_s, timeouts.total_s)) as deadline:
+            async with asyncio.timeout_at(min(asked_at + timeouts.first_byte_s, total_at)) as deadline:
                 response = await backend.transport.handle_async_request(request)
                 lease.start()
                 self._context.answered_at = loop.time()
-                limit = "total_timeout"
-                deadline.reschedule(asked_at + timeouts.total_s)
+                began = True
                 try:
-                    return response.status_code, await response.aread()
+                    deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
+                    async for piece in response.aiter_raw():
+                        body += piece
+                        deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                 finally:
                     await response.aclose()
         except TimeoutError as error:
+            limit = "idle_timeout" if began else "first_byte_timeout"
+            limit = "total_timeout" if loop.time() >= total_at else limit
             raise upstream_timeout(limit) from error
+        return response.status_code, bytes(body)
 
     def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
         """The backend's success under the gateway's identity. Raises its error."""
