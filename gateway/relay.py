@@ -165,20 +165,25 @@ class Relay:
         streams = any(name == b"content-type" and b"event-stream" in value.lower() for name, value in headers)
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
-    @_guarded
     def body(self, data: bytes) -> None:
-        if self.state is RelayState.STREAMING:
-            frames = self._frames
-            frames.feed(data)
-            self._lease.delivered = frames.events > 0
-            if frames.sentinel or frames.error is not None:
-                self._ending()
-        elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
-            self._answer += data
+        """Guarded by hand, like `read_over`: a wrapper would stand in the path of every frame."""
+        try:
+            if self.state is RelayState.STREAMING:
+                frames = self._frames
+                frames.feed(data)
+                self._lease.delivered = frames.events > 0
+                if frames.sentinel or frames.error is not None:
+                    self._ending()
+            elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
+                self._answer += data
+        except Exception as error:
+            self.crashed(error)
 
-    @_guarded
     def read_over(self) -> None:
-        self._out.hand_over()
+        try:
+            self._out.hand_over()
+        except Exception as error:
+            self.crashed(error)
 
     @_guarded
     def ended(self, end: End) -> None:
