@@ -75,7 +75,7 @@ async def _serve(settings: Settings, children: Children, moments: Moments) -> No
 
 def _settle_the_collector() -> None:
     """What is there now stays for the life of the process: the garbage collector need not look at it again
-    and again. Requests leave few cycles; a frame leaves none, but is counted. A tenth of the CPU, measured."""
+    and again. Requests leave few cycles, frames none, but each is counted. A tenth of the CPU, measured."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
