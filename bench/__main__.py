@@ -20,6 +20,7 @@ from bench.llama import llama_server
 from bench.peers import PEERS, QUICK, Peer
 from bench.plan import FULL, Plan
 from bench.plan import QUICK as QUICK_PLAN
+from bench.priority import favour
 from bench.report import write_report
 from bench.samples import Samples
 
@@ -28,8 +29,6 @@ __all__ = ["main"]
 HOME = Path(__file__).resolve().parent
 FILES = 16384
 """Open files that a thousand streams through a gateway may need."""
-PRIORITY = -10
-"""So that what else the machine does is seen less in latencies."""
 
 
 def main() -> int:
@@ -44,8 +43,7 @@ def main() -> int:
     samples = Samples()
     programs = _install([peer for peer in PEERS if peer.name in wanted], samples)
     os.sched_setaffinity(0, {cores.load})
-    with contextlib.suppress(OSError):  # all of its children too; only root may
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    favour()
     uvloop.run(_measure(plan, programs, samples, cores))
     print(write_report(samples, plan, cores, HOME / "results"))
     return 0

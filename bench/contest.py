@@ -6,6 +6,7 @@ what a noisy machine does to one round it does to all. Memory is measured on a f
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -19,6 +20,7 @@ from bench.install import Unavailable
 from bench.peers import Peer
 from bench.plan import Plan
 from bench.ports import free_port
+from bench.priority import undisturbed
 from bench.process import Child
 from bench.samples import DIRECT, Samples
 from bench.stream import Target
@@ -43,14 +45,14 @@ class Contest:
         log = self._work / "upstream.log"
         child = Child([sys.executable, "-m", "bench.upstream", str(port)], core=self._cores.load, log=log)
         try:
-            direct = Contestant(DIRECT, Target(port))
+            direct = Contestant(DIRECT, Target(port), child)
             await answers(direct)
             async with AsyncExitStack() as started:
                 everybody = [direct, *await self._start(started, port)]
                 for number in range(self._plan.rounds):
                     for contestant in _rotated(everybody, number):
                         self._say(f"round {number + 1} of {self._plan.rounds}: {contestant.name}")
-                        await self._turn(contestant, direct.target)
+                        await self._turn(contestant, direct)
             if self._plan.slow_streams:
                 await self._memory(port)
         finally:
@@ -69,21 +71,22 @@ class Contest:
 
     # -- turns
 
-    async def _turn(self, contestant: Contestant, upstream: Target) -> None:
-        plan, samples, name = self._plan, self._samples, contestant.name
+    async def _turn(self, contestant: Contestant, direct: Contestant) -> None:
+        plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
         try:
-            paced = await load.paced(
-                contestant.target,
-                upstream,
-                contestant.usage,
-                streams=plan.streams,
-                pace=plan.pace,
-                settle_s=plan.settle_s,
-                window_s=plan.window_s,
-            )
-            took = await load.first_tokens(
-                contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
-            )
+            with undisturbed([os.getpid(), *direct.family(), *contestant.family()]):
+                paced = await load.paced(
+                    contestant.target,
+                    upstream,
+                    contestant.usage,
+                    streams=plan.streams,
+                    pace=plan.pace,
+                    settle_s=plan.settle_s,
+                    window_s=plan.window_s,
+                )
+                took = await load.first_tokens(
+                    contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
+                )
             rate = await load.saturated(
                 contestant.target,
                 upstream,

@@ -27,7 +27,10 @@ class Contestant:
     name: str
     target: Target
     child: Child | None = None
-    """None: the upstream itself, asked without a gateway."""
+    """Of direct, the upstream itself; None if somebody else started it."""
+
+    def family(self) -> list[int]:
+        return self.child.family() if self.child is not None else []
 
     def usage(self) -> Usage:
         return self.child.usage() if self.child is not None else Usage()

@@ -30,11 +30,11 @@ def error_of_answer(status: int, body: bytes, scrub: Scrub = bytes) -> GatewayEr
 
 
 def error_of_event(error: dict[str, Any], scrub: Scrub = bytes) -> GatewayError:
-    """The error for an error inside a stream: its own code is the status, where it is one."""
+    """The error for an error inside a stream: its own code is the status, where it is one that passes."""
     error = _cleaned(error, scrub)
     code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return _ours(status, error) or UpstreamAnswer(status, error)
+    return _ours(status, error) or UpstreamAnswer(status if status in PASSED else 502, error)
 
 
 def _ours(status: int, error: dict[str, Any]) -> GatewayError | None:

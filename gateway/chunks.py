@@ -16,12 +16,15 @@ from typing import Any
 
 import orjson
 
+from gateway.errors import UpstreamError
+
 __all__ = [
     "KEPT_APART",
     "REASONING_KINDS",
     "TEXT_KINDS",
     "Chunk",
     "Identity",
+    "dumped",
     "frame",
     "has_output",
     "plain_delta",
@@ -54,8 +57,17 @@ class Identity:
         chunk["model"] = self.model
 
 
+def dumped(document: Chunk) -> bytes:
+    """What a backend said, written again. Raises `UpstreamError` if it is nested too deeply for that."""
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError as error:
+        message = "the backend's answer is nested too deeply, or has numbers that are too big"
+        raise UpstreamError("upstream_broken", message) from error
+
+
 def frame(chunk: Chunk) -> bytes:
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+    return b"data: " + dumped(chunk) + b"\n\n"
 
 
 def rewrite(chunk: Chunk, identity: Identity) -> list[Chunk]:

@@ -131,10 +131,11 @@ class ChatFrames:
                 continue
             self.events += 1
             self.last_event_at = self._clock()
-            if event.kind is Kind.MESSAGE:
+            if event.kind is Kind.ERROR_FIELD or event.name == b"error":
+                said = mended(event.data) or event.data.decode(errors="replace")
+                self.error = _error_object(said.get("error") or said if isinstance(said, dict) else said)
+            elif event.kind is Kind.MESSAGE:
                 self._message(event.data)
-            elif event.kind is Kind.ERROR_FIELD:
-                self.error = _error_object(mended(event.data) or event.data.decode(errors="replace"))
             else:
                 self._inside_raw = not event.data.endswith(b"\n\n")
                 self._out.put(event.data)

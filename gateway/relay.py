@@ -133,7 +133,7 @@ class Relay:
 
     def crashed(self, error: Exception) -> None:
         """A callback failed: nobody called it who could be told."""
-        failure = internal_error(error, self._context.id)
+        failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
         if self.state is not RelayState.FAILED:
             self._fail(failure, Outcome.ABANDONED)
 
@@ -162,7 +162,7 @@ class Relay:
         self._lease.start()
         self._context.answered_at = self._loop.time()
         self._status = status
-        streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+        streams = any(name == b"content-type" and b"event-stream" in value.lower() for name, value in headers)
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
     @_guarded

@@ -45,7 +45,7 @@ class StreamingAnswer:
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._meter = Meter()
+        self._meter = Meter(choices=generation.request.n)
         self._stalled = False
         self._options = FrameOptions(
             keepalive=keepalive,

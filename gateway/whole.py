@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 
 import httpx
-import orjson
 from starlette.types import Receive, Send
 
 from admission import Lease, Outcome
 from gateway.admit import granted, owned, submit
 from gateway.answers import error_of_answer
 from gateway.backend import Backend
+from gateway.chunks import dumped
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
 from gateway.errors import ClientGone, GatewayError, UpstreamError, upstream_timeout
@@ -135,15 +135,13 @@ class WholeAnswer:
         scrub = backend.scrubber(self._generation.identity.model)
         if not 200 <= status < 300:
             raise error_of_answer(status, body, scrub)
-        document = parsed(body)
-        if document is None:
-            document = mended(body)
-        if document is None:
+        said = parsed(body) or mended(body)
+        if said is None:
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
-        self._meter.read(document)
+        self._meter.read(said)
         self._meter.settle()
-        self._generation.identity.stamp(document)
-        return status, orjson.dumps(document)
+        self._generation.identity.stamp(said)
+        return status, dumped(said)
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:

@@ -185,8 +185,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        assert self._sink is not None
+        if self._parser is None or self._sink is None:
+            return  # closed on the way, but the parser reads on to the end of its bytes
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             self._headers = []

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from tests.support.client import read_stream
-from tests.support.gateway import CHAT, chat, data_of, running_gateway, settings_for, text_of
+from tests.support.gateway import CHAT, ask, chat, data_of, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, USE, H, T, answer, chunked
 from tests.support.script import Fin, Script, Write, bytewise, stream
@@ -61,16 +61,15 @@ async def test_a_whole_answer_keeps_its_fields_and_gets_the_gateways_identity() 
     assert {**got, "id": 0, "created": 0, "model": 0} == {**said, "id": 0, "created": 0, "model": 0}
 
 
-@pytest.mark.parametrize("said", [b"\xff", b"\\ud83d", b"\xed\xa0\xbd"])
-async def test_scenario_086_a_whole_answer_with_half_a_character_is_mended(said: bytes) -> None:
-    """A token limit can cut a character in two."""
-    body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"a%b"}}]}' % said
-    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, body))]})
-    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
-        await client.post(CHAT, chat(stream=False))
-        got = await client.json()
-    assert client.status == 200
-    assert got["choices"][0]["message"]["content"].rstrip("\ufffd") == "a"
+@pytest.mark.parametrize(("inside", "text"), [(b"caf\xff", "caf\ufffd"), (b"\\ud83d", "\ufffd")])
+async def test_scenario_086_broken_text_in_a_whole_answer_is_mended(inside: bytes, text: str) -> None:
+    """As it is in a stream: half a character costs nobody the rest of the answer."""
+    said = b'{"model":"m","p":NaN,"choices":[{"index":0,"message":{"content":"%s"}}]}' % inside
+    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, said))]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=False)
+    assert got.json["choices"][0]["message"]["content"] == text
+    assert got.json["p"] is None
 
 
 async def test_the_clients_headers_do_not_reach_the_backend() -> None:
@@ -133,6 +132,16 @@ async def test_a_backend_that_states_no_counts_is_asked_for_them_and_the_client_
     assert asked == [None, {"include_usage": True}]
     assert [chunk["choices"] for chunk in second] == [chunk["choices"] for chunk in first]
     assert not any("usage" in chunk for chunk in second)
+
+
+async def test_a_media_type_is_one_in_any_case() -> None:
+    head = H.replace(b"text/event-stream", b"Text/Event-Stream; charset=utf-8")
+    script: Script = [Write(head + chunked(T("a"), STOP, DONE) + END), Fin()]
+    async with (
+        ScriptedUpstream(scripts={CHAT: script}) as fu,
+        running_gateway(settings_for(fu.url)) as gateway,
+    ):
+        assert text_of(await read_stream(gateway.url, CHAT, chat())) == "a"
 
 
 async def test_every_frame_reaches_the_client_whatever_the_cuts_between_reads() -> None:

@@ -183,6 +183,25 @@ async def test_a_status_that_says_nothing_to_the_client_is_a_broken_backend(
     assert (got.status, got.error["code"]) == (502, "upstream_broken")
 
 
+DEEP = b'{"choices":[],"model":"/srv/m.gguf","x":' + b"[" * 300 + b"]" * 300 + b"}"
+
+
+@pytest.mark.parametrize("said", [b"hello", b"[1]", b"", DEEP], ids=["text", "list", "nothing", "deep"])
+async def test_a_whole_answer_that_makes_no_sense_is_a_broken_backend(said: bytes) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, said))]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=False)
+    assert (got.status, got.error["code"]) == (502, "upstream_broken")
+
+
+async def test_a_chunk_that_cannot_be_written_again_is_a_broken_backend() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: stream(T("a"), event(DEEP), STOP, DONE)})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        frames = await read_stream(gateway.url, CHAT, chat())
+    assert error_in(frames)["code"] == "upstream_broken"
+    assert text_of(frames) == "a"
+
+
 @either
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("as_event", [False, True], ids=["as answer", "as first event"])

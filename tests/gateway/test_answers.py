@@ -125,7 +125,9 @@ def test_the_code_of_a_framed_error_is_its_status() -> None:
     def status(code: object) -> int:
         return error_of_event({"message": "m", "code": code}, lambda text: text).status
 
-    assert [status(code) for code in (400, 503, 599)] == [400, 503, 599]
+    assert [status(code) for code in (400, 422, 501)] == [400, 422, 501]
+    assert [status(code) for code in (402, 502, 504, 599)] == [502] * 4, "as an answer of that status"
+    assert [status(code) for code in (429, 503)] == [503] * 2
     assert [status(code) for code in (200, 399, 600, "400", None, True)] == [500] * 6
 
 

@@ -508,6 +508,9 @@ def test_both_halves_of_a_split_chunk_state_the_running_usage() -> None:
         (b'error: {"code":400,"message":"m","type":"t"}\n\n', {"code": 400, "message": "m", "type": "t"}),
         (b'error: {"message":"caf\xff"}\n\n', {"message": "caf\ufffd"}),
         (b"error: boom\n\n", {"message": "boom"}),
+        (b'event: error\ndata: {"code":400,"message":"m"}\n\n', {"code": 400, "message": "m"}),
+        (b'event: error\ndata: {"error":{"message":"m"}}\n\n', {"message": "m"}),
+        (b"event: error\ndata: boom\n\n", {"message": "boom"}),
         (b'data: {"error":{"message":"m"}}', {"message": "m"}),
     ],
 )
