@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 LOGPROBS = T("c").replace(b'"finish_reason"', b'"logprobs":{"content":[]},"finish_reason"')
 REST: dict[str, list[Step]] = {
     "success": [Write(chunked(T("b"))), Sleep(0.02), Write(chunked(LOGPROBS, STOP, DONE) + END), Fin()],
+    "success at once": [Write(chunked(T("b"), STOP, DONE) + END), Fin()],
     "no end": [Write(chunked(T("b"), STOP, DONE)), Stall()],
     "silence": [Stall()],
     "RST": [Write(chunked(T("b"))), Fin()],
@@ -77,6 +78,7 @@ class Fault:
         (Exchange, "close", "success"),
         (Exchange, "close", "no end"),
         (RequestResponseCycle, "send", "success"),
+        (RequestResponseCycle, "send", "success at once"),
         (RequestResponseCycle, "send", "silence"),
     ],
 )

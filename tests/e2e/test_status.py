@@ -338,10 +338,16 @@ def leaking(model: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("said", leaking(HOME))
-@pytest.mark.parametrize("known", [True, False], ids=["model_path", "another file"])
-async def test_a_path_of_the_backend_never_reaches_the_client(said: str, *, known: bool) -> None:
-    fu = ScriptedUpstream(scripts={CHAT: [Write(leaking(HOME)[said]), Fin()]})
-    fu.llama.model = HOME if known else "/srv/models/tiny.gguf"
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [(HOME, True), (HOME, False), ("/home/bob/blobs/sha256-0", True), ('/home/bob/a "b" é.gguf', True)],
+    ids=["its model", "another model", "a blob", "an odd name"],
+)
+async def test_scenario_088_a_path_of_the_backend_never_reaches_the_client(
+    said: str, path: str, *, known: bool
+) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(leaking(path)[said]), Fin()]})
+    fu.llama.model = path if known else "/srv/models/tiny.gguf"
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url)
     assert got.body
