@@ -29,6 +29,9 @@ from gateway.settings import Settings
 
 __all__ = ["WholeAnswer"]
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""It is held in memory. 8,192 tokens with 20 log probabilities each come to less than a third of this."""
+
 
 class WholeAnswer:
     def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
@@ -117,7 +120,7 @@ class WholeAnswer:
                 limit = "total_timeout"
                 deadline.reschedule(asked_at + timeouts.total_s)
                 try:
-                    return response.status_code, await response.aread()
+                    return response.status_code, await _whole(response)
                 finally:
                     await response.aclose()
         except TimeoutError as error:
@@ -135,6 +138,18 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(said)
         return status, dumped(said)
+
+
+async def _whole(response: httpx.Response) -> bytes:
+    """The body. Raises `UpstreamError` when it is larger than any answer."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_raw():
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            raise UpstreamError("upstream_broken", f"the backend's answer is over {MAX_ANSWER_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:
