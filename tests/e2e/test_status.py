@@ -208,6 +208,20 @@ async def test_a_whole_answer_without_end_is_a_broken_backend_and_closed(
         assert gateway.fleet.backends["gpu0"].pool.leased == 0
 
 
+@either
+async def test_an_error_without_end_is_told_and_its_slot_held_no_longer(
+    monkeypatch: pytest.MonkeyPatch, *, streaming: bool
+) -> None:
+    monkeypatch.setattr("gateway.whole.MAX_ANSWER_BYTES", 1_000_000)
+    head = H.replace(b"200 OK", b"500 Error").replace(b"text/event-stream", b"application/json")
+    fu = ScriptedUpstream(scripts={CHAT: [Write(head), Flood(100_000_000)]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=streaming)
+        assert got.status == (500 if streaming else 502)
+        await fu.until(lambda: not fu.generations[0].connection.is_open)
+        assert gateway.fleet.backends["gpu0"].pool.leased == 0
+
+
 async def test_a_chunk_that_cannot_be_written_again_is_a_broken_backend() -> None:
     fu = ScriptedUpstream(scripts={CHAT: stream(T("a"), event(DEEP), STOP, DONE)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
