@@ -16,12 +16,15 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
+import orjson
 import structlog
 
 from gateway.backend import Backend, BackendState
 
 __all__ = ["Monitor"]
 
+ASK_S = 5.0
+"""Within this an answer is whole, or none: a body that drips would hold up the loop that waits for it."""
 STRIKES = 2
 """Missed answers in a row after which a backend counts as unreachable."""
 log = structlog.stdlib.get_logger(__name__)
@@ -86,6 +89,14 @@ class Monitor:
         self.backend.move_to(url)
         self._look.set()
 
+    async def _ask(self, path: str) -> httpx.Response:
+        """Raises `httpx.HTTPError` also when the answer is not whole in time."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                return await self.backend.control.get(path)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"{path} was not answered within {ASK_S:g} s") from error
+
     # -- health
 
     async def _watch_health(self) -> None:
@@ -100,7 +111,7 @@ class Monitor:
     async def check(self) -> None:
         """Ask once and draw the conclusion."""
         try:
-            health = await self.backend.control.get("/health")
+            health = await self._ask("/health")
             if health.status_code == 503:
                 self._strikes = 0
                 self._restarted()
@@ -114,14 +125,16 @@ class Monitor:
             self._missed(str(error) or type(error).__name__)
 
     def _restarted(self) -> None:
-        """The process is a new one: nothing of what was given to the old one is in its slots."""
+        """The process is a new one: nothing of what was given to the old one is in its slots, and what that
+        one served says nothing about this."""
         self._refused = False
+        self.slots_served = True
         self.backend.pool.restarted()
         self._on_slots()
 
     async def _learn(self) -> None:
         backend = self.backend
-        props = await backend.control.get("/props")
+        props = await self._ask("/props")
         if props.status_code in (401, 403):
             self._missed("it refuses the gateway's key")
             return
@@ -143,7 +156,7 @@ class Monitor:
         backend.become(BackendState.READY)
 
     async def _learn_models(self, alias: str | None) -> None:
-        answer = _object(await self.backend.control.get("/v1/models"))
+        answer = _object(await self._ask("/v1/models"))
         data = answer.get("data")
         names = (
             [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
@@ -203,18 +216,15 @@ class Monitor:
     async def _busy(self) -> int | None:
         """How many slots are processing; None if that cannot be known now."""
         try:
-            answer = await self.backend.control.get("/slots")
+            answer = await self._ask("/slots")
         except httpx.HTTPError:
             return None
         if answer.status_code in (404, 501):
             self.slots_served = False
             log.warning("backend does not serve /slots", backend=self.backend.name)
             return None
-        try:
-            slots = answer.json()
-        except ValueError:
-            return None
-        if answer.status_code != 200 or not isinstance(slots, list):
+        slots = _content(answer)
+        if not isinstance(slots, list):
             return None
         return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))
 
@@ -230,11 +240,16 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
+    content = _content(answer)
+    return content if isinstance(content, dict) else {}
+
+
+def _content(answer: httpx.Response) -> object:
+    """The JSON of a good answer, else None."""
     try:
-        parsed = answer.json() if answer.status_code == 200 else {}
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+        return orjson.loads(answer.content) if answer.status_code == 200 else None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _text(value: object) -> str | None:
