@@ -161,10 +161,12 @@ async def test_two_hundred_stalled_readers_hold_what_they_may_and_no_more(tmp_pa
     )
     async with fu, served_gateway(tmp_path, configuration.replace("{url}", fu.url)) as served:
         before = resident(served.process.pid)
-        clients = [await RawClient.connect(served.url, receive_buffer=4096) for _ in range(readers)]
-        for client in clients:
+        clients = []
+        for _ in range(readers):
+            client = await RawClient.connect(served.url, receive_buffer=4096)
             await client.request("POST", CHAT, json=chat("first"), within=20)
             client.stop_reading()
+            clients.append(client)
         written = -1
         while written != (written := sum(connection.written_bytes for connection in fu.connections)):
             await asyncio.sleep(0.3)  # until the upstreams are stopped
