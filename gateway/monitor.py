@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -48,6 +49,7 @@ class Monitor:
         self._strikes = 0
         self._refused = False
         """Whether nobody listened since the last good answer: the process that did has ended."""
+        self._look = asyncio.Event()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -71,13 +73,29 @@ class Monitor:
         """A lease was released: a slot may have to be verified."""
         self._wake.set()
 
+    def process_ended(self, why: str) -> None:
+        """The process of ours behind this backend is gone, and with it all that it had to do."""
+        self.backend.process = why
+        self._restarted()
+        if self.backend.state is not BackendState.UNREACHABLE:
+            self.backend.become(BackendState.UNREACHABLE, why)
+
+    def process_ready(self, url: str) -> None:
+        """It is back, at `url`."""
+        self.backend.process = ""
+        self.backend.move_to(url)
+        self._look.set()
+
     # -- health
 
     async def _watch_health(self) -> None:
         while True:
+            self._look.clear()
             await self.check()
             ready = self.backend.state is BackendState.READY
-            await asyncio.sleep(self._interval_s if ready else min(0.2, self._interval_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s if ready else min(0.2, self._interval_s)):
+                    await self._look.wait()
 
     async def check(self) -> None:
         """Ask once and draw the conclusion."""

@@ -62,6 +62,7 @@ async def _serve(settings: Settings, children: Children, moments: Moments) -> No
             await moments.started()
         with stop_signals() as stop:
             async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+                children.follow(fleet.monitors)
                 server = Server(app, settings.server)
                 await server.listen()
                 log.info("listening", url=server.url)
