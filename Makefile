@@ -9,13 +9,15 @@ PORT ?= 8080
 HOST ?= 127.0.0.1
 MODEL ?=
 PYTEST_ARGS ?=
+QUICK ?=
+BENCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test cover run lock clean
+.PHONY: help install fmt check test cover bench bench-guard run lock clean
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 install: $(VENV)/.dev ## Set up .venv with everything that development and tests need
 
@@ -27,6 +29,12 @@ test: $(VENV)/.dev ## Run the tests
 
 cover: $(VENV)/.dev ## Run the tests with branch coverage
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
+
+bench: $(VENV)/.dev ## Measure against other gateways; QUICK=1: the four that matter, in a minute
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+bench-guard: $(VENV)/.dev ## Fail if the work per forwarded token has grown by half
+	@$(BIN)/python -m bench.guard
 
 check: $(VENV)/.dev ## Format, lint and types, without changing anything
 	@$(BIN)/ruff format --check .

@@ -31,6 +31,8 @@ class PoolStatus:
     quarantined: int
     foreign: int
     quarantined_oldest_s: float
+    idle_s: float
+    """Seconds since the last lease ended; 0 while one lives, however its client reads."""
 
 
 class SlotPool:
@@ -45,7 +47,9 @@ class SlotPool:
         self.service_s: float | None = None
         """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
         self.idle_since = 0.0
-        """When the last lease ended: what idle logic looks at."""
+        """When the last lease ended: what idle logic looks at, and not at responses that are still open."""
+        self.on_idle: Callable[[], None] = _nobody_asks
+        """Called when the last live lease has ended: where unloading what is not used begins."""
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.on_quarantine: Callable[[], None] = _nobody_asks
         """Called when slots have to be verified: whoever probes sets it."""
@@ -88,6 +92,7 @@ class SlotPool:
             self.service_s = smoothed + _SERVICE_SMOOTHING * (took - smoothed)
         if not self.leases:
             self.idle_since = now
+            self.on_idle()
 
     def probe_sent(self, now: float) -> Probe:
         return self.quarantine.sent(now, self.leases)
@@ -113,6 +118,7 @@ class SlotPool:
             quarantined=len(self.quarantine),
             foreign=self.foreign,
             quarantined_oldest_s=self.quarantine.oldest_age_s(now),
+            idle_s=0.0 if self.leases else now - self.idle_since,
         )
 
 
@@ -122,4 +128,4 @@ def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
 
 
 def _nobody_asks() -> None:
-    """A pool without a prober: its quarantined slots stay out."""
+    """Nobody is interested. Without a prober quarantined slots stay out."""

@@ -41,7 +41,7 @@ def _ours(status: int, error: dict[str, Any]) -> GatewayError | None:
     """What is between the gateway and its backend, and no business of the client's."""
     if status in (401, 403):
         return UpstreamError("upstream_auth", "the backend refused the gateway's own key")
-    if status == 503:
+    if status in (429, 503):
         loading = error.get("type") == LOADING
         refusal = CapacityError(
             503, "no_backend", "the backend is loading its model" if loading else "the backend is busy"

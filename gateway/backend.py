@@ -69,9 +69,10 @@ class Backend:
         self.transport = UpstreamTransport(
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
         )
+        tls = self.base_url.scheme == "https"  # without it, no certificates need to be loaded
         self.control = httpx.AsyncClient(
             base_url=self.base_url,
-            transport=httpx.AsyncHTTPTransport(uds=unix_socket, trust_env=False, limits=_NO_IDLE),
+            transport=httpx.AsyncHTTPTransport(verify=tls, uds=unix_socket, trust_env=False, limits=_NO_IDLE),
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(2.0, connect=connect_timeout_s),
             trust_env=False,

@@ -32,9 +32,15 @@ __all__ = [
     "UpstreamAnswer",
     "UpstreamError",
     "internal_error",
+    "upstream_timeout",
 ]
 
 Headers = list[tuple[bytes, bytes]]
+_TIMEOUTS = {
+    "first_byte_timeout": "the backend did not begin to answer in time",
+    "idle_timeout": "the backend fell silent",
+    "total_timeout": "the request took longer than it may",
+}
 log = structlog.stdlib.get_logger(__name__)
 _is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
@@ -146,6 +152,10 @@ class UpstreamAnswer(GatewayError):
         code = self._error.get("code")
         ours = {"message": self.message, "type": self.kind, "code": self.code if code is None else code}
         return {**self._error, **ours}
+
+
+def upstream_timeout(limit: str) -> UpstreamError:
+    return UpstreamError(limit, _TIMEOUTS[limit], status=504)
 
 
 def internal_error(error: Exception, request_id: str) -> GatewayError:

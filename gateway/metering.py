@@ -1,7 +1,8 @@
 """What a request cost, read off the answer as it passes.
 
 llama-server states the counts in `usage`, or else in the `timings` of its finish chunk. A stream that ended
-before either came is counted by the deltas that passed, and marked as partial.
+before either came is counted by the deltas that passed, and marked as partial. Of several choices
+llama-server states the counts of one: there the deltas of all say more.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ _USAGE_COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 class Meter:
-    __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "prompt_tokens")
+    __slots__ = ("cached_tokens", "choices", "completion_tokens", "deltas", "exact", "prompt_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int = 1) -> None:
+        self.choices = choices
         self.deltas = 0
         self.exact = False
         self.prompt_tokens = 0
@@ -30,7 +32,9 @@ class Meter:
     @property
     def completed(self) -> int:
         """Completion tokens: the stated count, else the deltas seen."""
-        return self.completion_tokens if self.exact else max(self.completion_tokens, self.deltas)
+        if self.exact and self.choices == 1:
+            return self.completion_tokens
+        return max(self.completion_tokens, self.deltas)
 
     def read(self, answer: dict[str, Any]) -> None:
         """Take the counts from a chunk or a whole answer, if it states any."""

@@ -18,6 +18,7 @@ from gateway.context import TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
+from gateway.open_files import allow_connections
 from gateway.server import ListenError, Server
 from gateway.settings import Settings, Tenant
 from gateway.stopping import stop_signals
@@ -45,6 +46,7 @@ def serve(settings: Settings, children: Children | None = None, moments: Moments
     Raises what `moments.started` raises.
     """
     configure_logging()
+    allow_connections(settings.server.max_connections)
     try:
         uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
     except ListenError as error:

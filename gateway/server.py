@@ -26,13 +26,15 @@ CUT_S = 1.0
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; says so in a sentence."""
+    """The server cannot listen as it is told to; says why in a sentence."""
 
 
 class Server:
     """Belongs to the running event loop. `listen`, then `drain` or `close`."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.url = ""
+        """Where it listens; empty before."""
         self.connections = Connections(settings)
         self._settings = settings
         self._config = _config(app, settings)
@@ -40,20 +42,12 @@ class Server:
         self._clock: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Server {self.url if self._listener else 'not listening'} {self.connections!r}>"
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        assert self._listener is not None, "it does not listen"
-        port = self._listener.sockets[0].getsockname()[1]
-        return f"{'https' if self._settings.tls_cert else 'http'}://{_authority(self._settings.host, port)}"
+        return f"<Server {self.url or 'not listening'} {self.connections!r}>"
 
     async def listen(self) -> None:
         """Accept connections from now on. Raises `ListenError`."""
         loop = asyncio.get_running_loop()
         settings = self._settings
-        self._keep_date(loop)
         try:
             self._config.load()
             self._listener = await loop.create_server(
@@ -65,8 +59,10 @@ class Server:
                 backlog=self._config.backlog,
             )
         except OSError as error:
-            self.close()
             raise ListenError(_why(error, settings)) from error
+        self._keep_date(loop)
+        scheme = "https" if self._config.ssl else "http"
+        self.url = f"{scheme}://{_authority(settings.host, self._listener.sockets[0].getsockname()[1])}"
 
     async def drain(self, *, refuse: Callable[[], None], cut: Callable[[], None]) -> None:
         """Stop in order; nothing is left when this returns, at the latest `CUT_S` after the grace.

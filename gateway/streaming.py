@@ -17,7 +17,7 @@ from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
 from gateway.disconnect import ClientWatch, until_client_gone
 from gateway.downstream import Downstream
-from gateway.errors import ClientGone, GatewayError, UpstreamError, internal_error
+from gateway.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from gateway.fleet import Fleet
 from gateway.frames import ChatFrames, FrameOptions, KeepAlive
 from gateway.generation import Generation
@@ -29,11 +29,6 @@ from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 __all__ = ["StreamingAnswer"]
 
 ABORT_WAIT_S = 1.0
-_EXPIRED = {
-    "first_byte_timeout": "the backend did not begin to answer in time",
-    "idle_timeout": "the backend fell silent",
-    "total_timeout": "the request took longer than it may",
-}
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -50,7 +45,7 @@ class StreamingAnswer:
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._meter = Meter()
+        self._meter = Meter(choices=generation.request.n)
         self._stalled = False
         self._options = FrameOptions(
             keepalive=keepalive,
@@ -190,7 +185,7 @@ class StreamingAnswer:
             if limit == "client_stall":
                 self._stall(watch)
             elif self._relay is not None:
-                self._relay.fail(UpstreamError(limit, _EXPIRED[limit], status=504))
+                self._relay.fail(upstream_timeout(limit))
 
         return Watchdog(
             self._loop, limits, lambda: self._times(out), on_keepalive=keepalive, on_expired=expired

@@ -19,7 +19,7 @@ from gateway.backend import Backend
 from gateway.chunks import dumped
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
-from gateway.errors import ClientGone, GatewayError, UpstreamError
+from gateway.errors import ClientGone, GatewayError, UpstreamError, upstream_timeout
 from gateway.fleet import Fleet
 from gateway.generation import Generation
 from gateway.metering import Meter
@@ -111,20 +111,30 @@ class WholeAnswer:
         timeouts = self._settings.timeouts
         loop = asyncio.get_running_loop()
         asked_at = self._context.asked_at = loop.time()
-        limit = "total_timeout" if timeouts.total_s <= timeouts.first_byte_s else "first_byte_timeout"
+        total_at = asked_at + timeouts.total_s
+        body = bytearray()
+        began = False
         try:
-            async with asyncio.timeout(min(timeouts.first_byte_s, timeouts.total_s)) as deadline:
+            async with asyncio.timeout_at(min(asked_at + timeouts.first_byte_s, total_at)) as deadline:
                 response = await backend.transport.handle_async_request(request)
                 lease.start()
                 self._context.answered_at = loop.time()
-                limit = "total_timeout"
-                deadline.reschedule(asked_at + timeouts.total_s)
+                began = True
                 try:
-                    return response.status_code, await _whole(response)
+                    deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
+                    async for piece in response.aiter_raw():
+                        body += piece
+                        if len(body) > MAX_ANSWER_BYTES:
+                            message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
+                            raise UpstreamError("upstream_broken", message)
+                        deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                 finally:
                     await response.aclose()
         except TimeoutError as error:
-            raise UpstreamError(limit, "the backend did not answer in time", status=504) from error
+            limit = "idle_timeout" if began else "first_byte_timeout"
+            limit = "total_timeout" if loop.time() >= total_at else limit
+            raise upstream_timeout(limit) from error
+        return response.status_code, bytes(body)
 
     def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
         """The backend's success under the gateway's identity. Raises its error."""
@@ -138,18 +148,6 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(said)
         return status, dumped(said)
-
-
-async def _whole(response: httpx.Response) -> bytes:
-    """The body. Raises `UpstreamError` when it is larger than any answer."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.aiter_raw():
-        size += len(piece)
-        if size > MAX_ANSWER_BYTES:
-            raise UpstreamError("upstream_broken", f"the backend's answer is over {MAX_ANSWER_BYTES} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:

@@ -90,5 +90,7 @@ def _backend(backend: Backend) -> dict[str, Any]:
             "quarantined_oldest_s": round(slots.quarantined_oldest_s, 3),
             "foreign": slots.foreign,
         },
+        "active": len(backend.pool.leases),
+        "idle_s": round(slots.idle_s, 3),
         "leases_ended": {outcome.value: count for outcome, count in backend.pool.released.items()},
     }

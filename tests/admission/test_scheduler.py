@@ -141,6 +141,20 @@ def test_the_emptier_pool_serves() -> None:
     assert [lease_of(rig.submit()).pool_name for _ in range(3)] == ["b", "b", "a"]
 
 
+def test_idleness_counts_from_the_end_of_the_last_lease() -> None:
+    rig = Rig({"gpu": 2})
+    idle: list[float] = []
+    rig.pool.on_idle = lambda: idle.append(rig.now)
+    first, second = rig.submit(), rig.submit()
+    rig.later(5)
+    finish(first)
+    assert (idle, rig.pool.status(rig.now).idle_s) == ([], 0.0)
+    rig.later(5)
+    finish(second)
+    rig.later(3)
+    assert (idle, rig.pool.status(rig.now).idle_s) == ([10], 3.0)
+
+
 def test_a_model_that_nobody_serves_is_refused_and_so_are_those_who_waited_for_it() -> None:
     rig = Rig()
     rig.submit()

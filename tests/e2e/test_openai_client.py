@@ -141,7 +141,7 @@ async def test_a_status_raises_its_own_exception(
 ) -> None:
     async with gateway_for([Write(answer(status, error_body(status, "no", "some_error")))]) as gateway:
         with pytest.raises(raised) as caught:
-            await chunks_of(gateway.url, "comment", synchronous=synchronous)
+            await chunks_of(gateway.url, "off", synchronous=synchronous)
     assert caught.value.request_id
     assert caught.value.status_code == status
 

@@ -64,7 +64,7 @@ async def test_an_abandoned_prefill_is_cancelled_in_time_because_our_probes_let_
         await gateway.until(lambda: pool.free == 1, within=10)
         print(f"prefill: cancelled after {cancelled:.2f} s, slot idle after {released:.2f} s")
     assert cancelled < 2.5
-    assert tokens_done(llama, since) < WORDS
+    assert tokens_done(llama, since) < 0.9 * WORDS
 
 
 async def test_the_same_prefill_runs_to_its_end_when_slots_is_asked_every_fifth_of_a_second(
@@ -80,7 +80,7 @@ async def test_the_same_prefill_runs_to_its_end_when_slots_is_asked_every_fifth_
         print(f"asked every 0.2 s: the slot was busy for {released:.2f} s, to the end of the prefill")
         pool = gateway.fleet.backends["gpu0"].pool
         await gateway.until(lambda: pool.free == 1, within=10)
-    assert tokens_done(llama, since) >= WORDS
+    assert tokens_done(llama, since) > 0.9 * WORDS
 
 
 async def ask_always(llama: RealLlama, every_s: float) -> None:

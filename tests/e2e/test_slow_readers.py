@@ -47,6 +47,8 @@ async def test_the_next_request_is_admitted_within_50_ms_of_the_upstreams_end(at
                 wedged.stop_reading()
                 frames = await read_stream(gateway.url, CHAT, chat("second"))
                 assert text_of(frames) == "mine"
+                pool = gateway.fleet.backends["gpu0"].pool
+                assert pool.leases == {}, "the wedged client's response is open; its generation is over"
                 first, second = fu.generations
                 waits.append((second.received_ns - first.write_ns[-1]) / 1e6)
         assert fu.llama.deferred == 0

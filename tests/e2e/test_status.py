@@ -173,7 +173,7 @@ async def test_a_key_that_the_backend_refuses_is_ours_to_mend_and_never_shown(
 
 
 @either
-@pytest.mark.parametrize("status", [302, 405, 429, 502, 504])
+@pytest.mark.parametrize("status", [302, 405, 502, 504])
 async def test_a_status_that_says_nothing_to_the_client_is_a_broken_backend(
     status: int, *, streaming: bool
 ) -> None:
@@ -228,6 +228,21 @@ async def test_a_chunk_that_cannot_be_written_again_is_a_broken_backend() -> Non
         frames = await read_stream(gateway.url, CHAT, chat())
     assert error_in(frames)["code"] == "upstream_broken"
     assert text_of(frames) == "a"
+
+
+@either
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("as_event", [False, True], ids=["as answer", "as first event"])
+async def test_a_busy_backend_is_503_with_a_time_to_come_again(
+    status: int, *, streaming: bool, as_event: bool
+) -> None:
+    error = error_body(status, "Slot unavailable", "server_busy")
+    script: Script = stream(event(error)) if as_event and streaming else [Write(answer(status, error))]
+    fu = ScriptedUpstream(scripts={CHAT: script})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=streaming)
+        assert len(fu.generations) == 1
+    assert (got.status, got.error["code"]) == (503, "no_backend")
 
 
 @either

@@ -84,6 +84,7 @@ HALF = answer(200, {"choices": []})[:-2]
         ([Stall()], {"first_byte_s": 0.2}, "first_byte_timeout"),
         ([Stall()], {"total_s": 0.2}, "total_timeout"),
         ([Write(HALF), Stall()], {"first_byte_s": 0.1, "total_s": 0.3}, "total_timeout"),
+        ([Write(HALF), Stall()], {"idle_s": 0.2}, "idle_timeout"),
     ],
 )
 async def test_a_whole_answer_that_does_not_come_in_time_is_504(

@@ -25,7 +25,14 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object, in OpenAI's shape: JSON with a message and a type, and nothing around it."""
+        """The error object, in OpenAI's shape: JSON with a message and a type, and nothing around it.
+
+        With the headers that every error has: whose it is, and when to come again where that helps.
+        """
+        assert self.header(b"x-request-id"), self
+        assert self.header(b"x-slotgate-reason"), self
+        if self.status in (429, 503):
+            assert int(self.header(b"retry-after") or 0) >= 1, self
         assert self.header(b"content-type") == b"application/json", self
         content = self.json
         assert list(content) == ["error"], content

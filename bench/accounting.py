@@ -1,0 +1,82 @@
+"""What the kernel says that a gateway cost: CPU time to the nanosecond, and memory, children included.
+
+Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread
+was ready and another had the core: how busy the machine was with something else. They are summed over all
+threads of all processes. A thread that ended in between takes its time with it; no gateway here starts one a
+request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Usage", "family", "memory_bytes", "parse_ppid", "parse_rss", "parse_schedstat", "usage"]
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Nanoseconds until now, or between two moments."""
+
+    ran_ns: int = 0
+    waited_ns: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.ran_ns + other.ran_ns, self.waited_ns + other.waited_ns)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(self.ran_ns - other.ran_ns, self.waited_ns - other.waited_ns)
+
+
+def parse_schedstat(text: str) -> Usage:
+    """From a `schedstat` file."""
+    ran, waited, _ = text.split()
+    return Usage(int(ran), int(waited))
+
+
+def parse_ppid(stat: str) -> int:
+    """The parent, from a `stat` file: the name in it may hold blanks and brackets."""
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def parse_rss(status: str) -> int:
+    """Resident bytes, from a `status` file; 0 for what has no memory any more."""
+    for line in status.splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def family(pid: int, proc: Path = PROC) -> list[int]:
+    """The process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            stat = _read(entry / "stat")
+            if stat:
+                children.setdefault(parse_ppid(stat), []).append(int(entry.name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def usage(pids: list[int], proc: Path = PROC) -> Usage:
+    """What these processes have used until now."""
+    files = [file for pid in pids for file in (proc / str(pid) / "task").glob("*/schedstat")]
+    return sum((parse_schedstat(text) for text in map(_read, files) if text), Usage())
+
+
+def memory_bytes(pids: list[int], proc: Path = PROC) -> int:
+    """Resident memory of these processes together; what they share counts for each."""
+    return sum(parse_rss(_read(proc / str(pid) / "status")) for pid in pids)
+
+
+def _read(file: Path) -> str:
+    """The text of a file of a process that may have ended."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,69 @@
+"""The chunks of the synthetic upstream: llama-server's shape, each text says when it was written.
+
+A token is ` t` and the sixteen digits of CLOCK_MONOTONIC in nanoseconds, which all processes of a machine
+share. Whoever reads it on the other side of a gateway knows how long it was under way, and tokens can be
+counted even where a gateway puts several into one chunk.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["CONTENT_TYPE", "END", "FINISH", "ROLE", "TOKEN_BYTES", "Stamps", "http_chunk", "token"]
+
+CONTENT_TYPE = "text/event-stream"
+TOKEN_BYTES = 18
+_find = re.compile(rb" t(\d{16})").findall
+_TAIL = (
+    b'"created":1795967593,"id":"chatcmpl-MaAutLNH5ODpDcJO2ttHKib93RGZ5pdI","model":"upstream",'
+    b'"system_fingerprint":"b1-7e4c0a9","object":"chat.completion.chunk"'
+)
+
+
+def http_chunk(data: bytes) -> bytes:
+    """One chunk of HTTP/1.1's chunked coding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _event(choice: bytes, more: bytes = b"") -> bytes:
+    return b'data: {"choices":[{%b}],%b%b}\n\n' % (choice, _TAIL, more)
+
+
+ROLE = http_chunk(_event(b'"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}'))
+FINISH = http_chunk(
+    _event(
+        b'"finish_reason":"length","index":0,"delta":{}',
+        b',"timings":{"cache_n":30,"prompt_n":1,"prompt_ms":6.8,"predicted_n":100,"predicted_ms":500.0}',
+    )
+)
+END = http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+_MARK = b"@" * TOKEN_BYTES
+_BEFORE, _AFTER = http_chunk(
+    _event(b'"finish_reason":null,"index":0,"delta":{"content":"%b"}' % _MARK)
+).split(_MARK)
+
+
+def token(now_ns: int) -> bytes:
+    """The HTTP chunk of one text delta, written now."""
+    return b"%b t%016d%b" % (_BEFORE, now_ns, _AFTER)
+
+
+class Stamps:
+    """The times of writing, from the bytes of a body in any pieces."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, body: bytes) -> list[bytes]:
+        """The digits of the tokens that `body` completes."""
+        if self._rest:
+            body = self._rest + body
+            self._rest = b""
+        if not body.endswith(b"\n"):
+            start = body.rfind(b" ", max(0, len(body) - TOKEN_BYTES + 1))
+            if start >= 0:
+                body, self._rest = body[:start], body[start:]
+        return _find(body)

@@ -1,0 +1,159 @@
+"""The course of a benchmark: everybody is started, then round after round each has its turn.
+
+The order of the turns rotates from round to round, so that nobody always follows the same neighbour, and
+what a noisy machine does to one round it does to all. Memory is measured on a fresh process each.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from bench import load
+from bench.contestant import Contestant, answers, running
+from bench.cores import Cores
+from bench.figures import percentile
+from bench.install import Unavailable
+from bench.peers import Peer
+from bench.plan import Plan
+from bench.ports import free_port
+from bench.priority import undisturbed
+from bench.process import Child
+from bench.samples import DIRECT, Samples
+from bench.stream import Target
+
+__all__ = ["Contest"]
+
+Installed = Mapping[Peer, str]
+"""The gateways that take part, and their programs."""
+
+
+class Contest:
+    def __init__(self, plan: Plan, peers: Installed, samples: Samples, *, cores: Cores, work: Path) -> None:
+        self._plan = plan
+        self._peers = peers
+        self._samples = samples
+        self._cores = cores
+        self._work = work
+
+    async def run(self) -> None:
+        """Everything on the synthetic upstream."""
+        port = free_port()
+        log = self._work / "upstream.log"
+        child = Child([sys.executable, "-m", "bench.upstream", str(port)], core=self._cores.load, log=log)
+        try:
+            direct = Contestant(DIRECT, Target(port), child)
+            await answers(direct)
+            async with AsyncExitStack() as started:
+                everybody = [direct, *await self._start(started, port)]
+                for number in range(self._plan.rounds):
+                    for contestant in _rotated(everybody, number):
+                        self._say(f"round {number + 1} of {self._plan.rounds}: {contestant.name}")
+                        await self._turn(contestant, direct)
+            if self._plan.slow_streams:
+                await self._memory(port)
+        finally:
+            child.stop()
+
+    async def run_real(self, port: int) -> None:
+        """The rate of a real llama-server, which listens on `port`, through everybody."""
+        async with AsyncExitStack() as started:
+            everybody = [Contestant(DIRECT, Target(port)), *await self._start(started, port)]
+            for number in range(self._plan.real_rounds):
+                for contestant in _rotated(everybody, number):
+                    self._say(
+                        f"llama-server, round {number + 1} of {self._plan.real_rounds}: {contestant.name}"
+                    )
+                    await self._real_turn(contestant)
+
+    # -- turns
+
+    async def _turn(self, contestant: Contestant, direct: Contestant) -> None:
+        plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
+        try:
+            with undisturbed([os.getpid(), *direct.family(), *contestant.family()]):
+                paced = await load.paced(
+                    contestant.target,
+                    upstream,
+                    contestant.usage,
+                    streams=plan.streams,
+                    pace=plan.pace,
+                    settle_s=plan.settle_s,
+                    window_s=plan.window_s,
+                )
+                took = await load.first_tokens(
+                    contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
+                )
+            rate = await load.saturated(
+                contestant.target,
+                upstream,
+                streams=plan.saturated_streams,
+                settle_s=plan.settle_s,
+                window_s=plan.saturated_s,
+            )
+        except (OSError, TimeoutError) as error:
+            samples.fail(name, f"a turn failed: {error or type(error).__name__}")
+            return
+        samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
+        samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
+        samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
+        samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
+        samples.add(name, "delivered", paced.tokens / (plan.streams * plan.pace * plan.window_s))
+        samples.add(name, "ttft_p50_ms", percentile(took, 50) / 1e6)
+        samples.add(name, "ttft_p95_ms", percentile(took, 95) / 1e6)
+        samples.add(name, "saturated", rate)
+
+    async def _memory(self, port: int) -> None:
+        counts = self._plan.slow_streams
+        for peer, program in self._peers.items():
+            self._say(f"memory: {peer.name}")
+            try:
+                async with running(
+                    peer, program, port, core=self._cores.gateway, work=self._work
+                ) as contestant:
+                    target = contestant.target
+                    idle, *seen = await load.slow(
+                        target, Target(port), contestant.memory_bytes, counts=counts
+                    )
+            except (OSError, TimeoutError, Unavailable) as error:
+                self._samples.fail(peer.name, f"memory was not measured: {error or type(error).__name__}")
+                continue
+            self._samples.add(peer.name, "idle_mib", idle / 2**20)
+            for count, used in zip(counts, seen, strict=True):
+                self._samples.add(peer.name, f"stream_kib_{count}", (used - idle) / count / 1024)
+
+    async def _real_turn(self, contestant: Contestant) -> None:
+        plan = self._plan
+        try:
+            rate = await load.fixed(contestant.target, streams=plan.real_streams, tokens=plan.real_tokens)
+        except (OSError, TimeoutError) as error:
+            self._samples.fail(contestant.name, f"llama-server through it: {error or type(error).__name__}")
+        else:
+            self._samples.add(contestant.name, "real", rate)
+
+    # -- mechanism
+
+    async def _start(self, started: AsyncExitStack, port: int) -> list[Contestant]:
+        everybody = []
+        for peer, program in self._peers.items():
+            self._say(f"starting {peer.name}")
+            try:
+                course = running(peer, program, port, core=self._cores.gateway, work=self._work)
+                everybody.append(await started.enter_async_context(course))
+            except Unavailable as error:
+                self._samples.fail(peer.name, str(error))
+        return everybody
+
+    def _say(self, text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr)
+
+
+def _rotated(everybody: list[Contestant], by: int) -> list[Contestant]:
+    by %= len(everybody)
+    return everybody[by:] + everybody[:by]

@@ -1,0 +1,152 @@
+"""The measurements: what is asked of a gateway, and what is read off.
+
+Each runs against any target, a gateway or the upstream itself, and leaves no stream behind. Streams without
+an end of their own are ended in good order by the upstream: when clients leave, a gateway has other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import TypeVar
+
+from bench.accounting import Usage
+from bench.stream import Client, Exchange, Tally, Target, chat, post
+
+__all__ = ["Paced", "first_tokens", "fixed", "paced", "saturated", "slow"]
+
+T = TypeVar("T")
+_PATIENCE_S = 20.0
+_DRAIN_S = 3.0
+_CONNECTING = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    tokens: int
+    usage: Usage
+    latencies_ns: Sequence[int]
+
+
+async def paced(
+    target: Target,
+    upstream: Target,
+    usage: Callable[[], Usage],
+    *,
+    streams: int,
+    pace: int,
+    settle_s: float,
+    window_s: float,
+) -> Paced:
+    """CPU and latency of a token while many streams run at the speed of a model."""
+    tally = Tally()
+    async with _streams(target, upstream, tally, count=streams, pace=pace):
+        await asyncio.sleep(settle_s)
+        tally.recording = True
+        tokens, spent = tally.tokens, usage()
+        await asyncio.sleep(window_s)
+        tokens, spent = tally.tokens - tokens, usage() - spent
+        tally.recording = False
+    return Paced(tokens, spent, tally.latencies_ns)
+
+
+async def saturated(
+    target: Target, upstream: Target, *, streams: int, settle_s: float, window_s: float
+) -> float:
+    """Tokens a second, all streams together, when nobody waits for anybody."""
+    tally = Tally()
+    async with _streams(target, upstream, tally, count=streams, pace=0):
+        await asyncio.sleep(settle_s)
+        tokens, began = tally.tokens, monotonic_ns()
+        await asyncio.sleep(window_s)
+        return (tally.tokens - tokens) / (monotonic_ns() - began) * 1e9
+
+
+async def first_tokens(target: Target, *, requests: int, limit_s: float) -> list[int]:
+    """Nanoseconds from each request to its first token, one request after the other on kept connections."""
+    took: list[int] = []
+    client = await Client.connect(target, Tally())
+    deadline = monotonic_ns() + limit_s * 1e9
+    while len(took) < requests and (not took or monotonic_ns() < deadline):
+        if not client.usable:
+            client.close()
+            client = await Client.connect(target, Tally())
+        began = monotonic_ns()
+        exchange = client.ask(chat(target, "pace=0 tokens=4"))
+        took.append(await _soon(exchange.first_token) - began)
+        await _soon(exchange.over)
+    client.close()
+    return took
+
+
+async def slow(
+    target: Target, upstream: Target, memory: Callable[[], int], *, counts: Sequence[int]
+) -> list[int]:
+    """Resident bytes: without a stream, then with so many that say one token a second."""
+    seen = [memory()]
+    async with contextlib.AsyncExitStack() as opened:
+        running = 0
+        for count in counts:
+            more = _streams(target, upstream, Tally(), count=count - running, pace=1)
+            await opened.enter_async_context(more)
+            running = count
+            await asyncio.sleep(1)
+            seen.append(memory())
+    return seen
+
+
+async def fixed(target: Target, *, streams: int, tokens: int) -> float:
+    """Tokens a second of streams that a real model generates to a given length."""
+    clients = [await Client.connect(target, Tally()) for _ in range(streams)]
+    try:
+        began = monotonic_ns()
+        asked = [client.ask(chat(target, "Tell a long story.", max_tokens=tokens)) for client in clients]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(exchange.over for exchange in asked))
+        return streams * tokens / (monotonic_ns() - began) * 1e9
+    finally:
+        for client in clients:
+            client.close()
+
+
+# -- streams
+
+
+@asynccontextmanager
+async def _streams(
+    target: Target, upstream: Target, tally: Tally, *, count: int, pace: int
+) -> AsyncIterator[None]:
+    """Streams that run inside, each of which has had a first token."""
+    clients: list[Client] = []
+    asked: list[Exchange] = []
+    try:
+        for start in range(0, count, _CONNECTING):
+            batch = range(start, min(count, start + _CONNECTING))
+            connected = [await Client.connect(target, tally) for _ in batch]
+            clients += connected
+            asked += [client.ask(chat(target, f"pace={pace} tokens=0")) for client in connected]
+            await asyncio.gather(*(_soon(exchange.first_token) for exchange in asked[start:]))
+        yield
+        await _end_all(upstream)
+        with contextlib.suppress(TimeoutError):  # what has piled up in a slow gateway is not waited for
+            async with asyncio.timeout(_DRAIN_S):
+                await asyncio.gather(*(exchange.over for exchange in asked))
+    finally:
+        for client in clients:
+            client.close()
+    await asyncio.sleep(0.1)
+
+
+async def _end_all(upstream: Target) -> None:
+    client = await Client.connect(upstream, Tally())
+    await _soon(client.ask(post(upstream, "/end", "{}")).over)
+    client.close()
+
+
+async def _soon(future: asyncio.Future[T]) -> T:
+    async with asyncio.timeout(_PATIENCE_S):
+        return await asyncio.shield(future)

@@ -1,0 +1,36 @@
+"""The gateways of the comparison, one file each, in the order of the report."""
+
+from __future__ import annotations
+
+from bench.peers import (
+    caddy,
+    envoy,
+    haproxy,
+    litellm,
+    llama_swap,
+    naive,
+    nginx,
+    paddler,
+    portkey,
+    sglang_router,
+    slotgate,
+)
+from bench.peers.peer import Launch, Peer, Site
+
+__all__ = ["PEERS", "QUICK", "Launch", "Peer", "Site"]
+
+PEERS = (
+    nginx.PEER,
+    slotgate.PEER,
+    haproxy.PEER,
+    envoy.PEER,
+    sglang_router.PEER,
+    caddy.PEER,
+    portkey.PEER,
+    naive.PEER,
+    litellm.PEER,
+    llama_swap.PEER,
+    paddler.PEER,
+)
+QUICK = ("nginx", "slotgate", "naive")
+"""Direct is always measured: it is what the others are compared with."""

@@ -1,0 +1,40 @@
+"""How long and how much: the full benchmark, and the quick one that fits into a minute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FULL", "QUICK", "Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    rounds: int
+    streams: int = 32
+    pace: int = 50
+    """Tokens a second of each stream."""
+    settle_s: float = 0.5
+    window_s: float = 4.0
+    first_tokens: int = 200
+    """Requests, one after the other, for the time to the first token; fewer if they take too long."""
+    first_tokens_limit_s: float = 3.0
+    saturated_streams: int = 8
+    saturated_s: float = 2.0
+    slow_streams: tuple[int, ...] = (200, 1000)
+    real_rounds: int = 5
+    real_streams: int = 4
+    real_tokens: int = 3000
+    """Of each stream, from a real llama-server with a tiny model."""
+
+
+FULL = Plan(rounds=5)
+QUICK = Plan(
+    rounds=3,
+    settle_s=0.3,
+    window_s=1.2,
+    first_tokens=50,
+    first_tokens_limit_s=0.5,
+    saturated_s=0.5,
+    slow_streams=(),
+    real_rounds=0,
+)

@@ -1,0 +1,82 @@
+"""One child process of the benchmark: pinned to its core, logged to a file, gone at the end.
+
+A child is asked to end when this process ends, however that happens (parent-death signal), and it is the
+leader of its own process group, so that what it started itself ends with it. A few lines of Python do this in
+the child and then become the program: no code of ours runs between fork and exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.accounting import Usage, family, memory_bytes, usage
+
+__all__ = ["Child"]
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_S = 3.0
+_BECOME = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
+parent, core, *argv = sys.argv[1:]
+if os.getppid() != int(parent):
+    sys.exit("the parent is gone")
+os.sched_setaffinity(0, {{int(core)}})
+os.execvp(argv[0], argv)
+"""
+
+
+class Child:
+    def __init__(
+        self, argv: Sequence[str], *, core: int, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        become = [sys.executable, "-S", "-c", _BECOME, str(os.getpid()), str(core)]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*become, *argv],
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def __repr__(self) -> str:
+        return f"<Child {self._process.pid}, exit code {self._process.poll()}>"
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])[-300:]
+
+    def family(self) -> list[int]:
+        """It and what it has started itself."""
+        return family(self._process.pid)
+
+    def usage(self) -> Usage:
+        return usage(self.family())
+
+    def memory_bytes(self) -> int:
+        return memory_bytes(self.family())
+
+    def stop(self) -> None:
+        """TERM; KILL for what is left of its group when it does not obey."""
+        if not self.ended:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

@@ -1,0 +1,26 @@
+"""Our own work per forwarded token, counted: the same counts on any machine."""
+
+import asyncio
+import sys
+
+from bench.guard import BASELINE, Work, count
+
+
+def test_the_work_per_token_has_not_grown_by_half() -> None:
+    work, sends = asyncio.run(count())
+    assert sends > 0
+    assert not work.exceeds(BASELINE), f"{work}; recorded: {BASELINE}"
+
+
+def test_the_count_is_the_same_every_time_and_leaves_no_hook_behind() -> None:
+    hooks = sys.gettrace(), sys.getprofile()
+    first, second = (asyncio.run(count(2_000)) for _ in range(2))
+    assert first == second
+    assert hooks == (sys.gettrace(), sys.getprofile())
+
+
+def test_half_more_of_either_kind_is_too_much() -> None:
+    baseline = Work(instructions=100, calls=10)
+    assert not Work(instructions=150, calls=15).exceeds(baseline)
+    assert Work(instructions=151, calls=10).exceeds(baseline)
+    assert Work(instructions=100, calls=15.1).exceeds(baseline)
