@@ -125,7 +125,8 @@ class WholeAnswer:
                     async for piece in response.aiter_raw():
                         body += piece
                         if len(body) > MAX_ANSWER_BYTES:
-                            raise _too_large()
+                            message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
+                            raise UpstreamError("upstream_broken", message)
                         deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                 finally:
                     await response.aclose()
@@ -147,10 +148,6 @@ class WholeAnswer:
         self._meter.settle()
         self._generation.identity.stamp(said)
         return status, dumped(said)
-
-
-def _too_large() -> UpstreamError:
-    return UpstreamError("upstream_broken", f"the backend's answer is over {MAX_ANSWER_BYTES} bytes")
 
 
 def _failure(error: httpx.TransportError) -> UpstreamError:
