@@ -1,7 +1,7 @@
 """Delivery follows generation: tokens leave when they are made, at the rate at which they are made.
 
 Lag is measured from just before the upstream's write to the client's read, in one process. The machine may
-be busy with other things, so a measurement that misses is made once more.
+be busy with other things, so a measurement that misses is made again.
 """
 
 import itertools
@@ -24,10 +24,18 @@ SECONDS = 3.0
 LAG_P99_MS = 3.0
 
 
-async def twice(measure: Callable[[], Awaitable[list[str]]]) -> None:
-    """A measurement returns what was wrong with it; it may be wrong once."""
-    wrong = await measure() and await measure()
-    assert not wrong, wrong
+TRIES = 4
+
+
+async def measured(measure: Callable[[], Awaitable[list[str]]]) -> None:
+    """A measurement returns what was wrong with it. One good one shows that the gateway can; all bad that it
+    cannot, or that the machine has no time for it."""
+    wrong: list[list[str]] = []
+    for _ in range(TRIES):
+        wrong.append(await measure())
+        if not wrong[-1]:
+            return
+    raise AssertionError(wrong)
 
 
 def paced(rate: float) -> Script:
@@ -73,7 +81,7 @@ async def test_tokens_leave_when_they_are_made(rate: int) -> None:
         faults += [f"last second off by {shift:.3f}"] if abs(shift) > 0.01 else []
         return faults + ([f"rate {share:.3f} of direct"] if share < 0.99 else [])
 
-    await twice(measure)
+    await measured(measure)
 
 
 async def test_frames_do_not_wait_for_one_another() -> None:
@@ -86,4 +94,4 @@ async def test_frames_do_not_wait_for_one_another() -> None:
         runs = [len(list(run)) for _, run in itertools.groupby(frame.at_ns for frame in frames)]
         return [f"a burst of {max(runs)} frames"] if max(runs) > 3 else []
 
-    await twice(measure)
+    await measured(measure)

@@ -75,7 +75,7 @@ async def test_the_same_prefill_runs_to_its_end_when_slots_is_asked_every_fifth_
     async with running_gateway(settings_for(llama.url)) as gateway:
         since = await leave_a_prefill(gateway, llama)
         asking = asyncio.create_task(ask_always(llama, 0.2))
-        released = await logged(llama, LET_GO, since, within=40)
+        released = await logged(llama, LET_GO, since, within=150)
         asking.cancel()
         print(f"asked every 0.2 s: the slot was busy for {released:.2f} s, to the end of the prefill")
         pool = gateway.fleet.backends["gpu0"].pool

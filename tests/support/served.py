@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.client import RawClient
 
-READY_WITHIN_S = 10.0
+READY_WITHIN_S = 30.0
 
 
 class Served:
@@ -43,7 +43,7 @@ class Served:
         lines = self.log.read_text().splitlines()
         return [line for line in lines if not line.startswith("{") or '"level": "info"' not in line]
 
-    async def exit_code(self, within: float = 5.0) -> int:
+    async def exit_code(self, within: float = 15.0) -> int:
         """When it ends by itself."""
         async with asyncio.timeout(within):
             return await self.process.wait()
@@ -54,7 +54,7 @@ class Served:
                 return int((await client.request("GET", "/ready")).start_line.split()[1]) == 200
         return False
 
-    async def stop(self, sign: signal.Signals = signal.SIGTERM, within: float = 5.0) -> int:
+    async def stop(self, sign: signal.Signals = signal.SIGTERM, within: float = 15.0) -> int:
         """The exit code; killed, and an error, if it does not end in time."""
         if self.process.returncode is None:
             self.process.send_signal(sign)
