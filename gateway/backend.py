@@ -79,6 +79,8 @@ class Backend:
         )
         self.state = BackendState.STARTING
         self.reason = "not asked yet"
+        self.process = ""
+        """What is wrong with its process, where that is one of ours."""
         self.since = 0.0
         self.models: tuple[str, ...] = ()
         self.n_ctx: int | None = None
@@ -90,6 +92,16 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.state.value} {self.pool!r}>"
+
+    @property
+    def explanation(self) -> str:
+        """Why it is not ready, as far as known."""
+        return "; ".join(part for part in (self.process, self.reason) if part)
+
+    def move_to(self, url: str) -> None:
+        """Its process listens there now."""
+        self.base_url = self.control.base_url = httpx.URL(url)
+        self.transport.move_to(Address.of(self.base_url, None))
 
     def hopeless(self, now: float) -> bool:
         """Whether a request should not wait for this backend."""

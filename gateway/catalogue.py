@@ -18,6 +18,8 @@ from gateway.settings import Model as ModelSettings
 
 __all__ = ["Catalogue", "Model", "public_name"]
 
+_QUOTED_CHARACTERS = 200
+
 
 @dataclass(slots=True)
 class Model:
@@ -71,7 +73,7 @@ class Catalogue:
         model = self._by_any_name.get(name)
         if model is None:
             self._check_complete()
-            message = f"the model {name!r} does not exist here"
+            message = f"the model {_quoted(name)} does not exist here"
             raise ClientError("model_not_found", message, status=404, param="model")
         if not _may_use(tenant, model):
             message = f"this key may not use the model {name!r}"
@@ -112,6 +114,11 @@ def public_name(said: str) -> str:
     """What a backend calls a model, made fit to be seen."""
     path = PureWindowsPath(said)  # which takes both kinds of slash
     return path.name.removesuffix(".gguf") if path.suffix == ".gguf" or path.root or path.drive else said
+
+
+def _quoted(name: str) -> str:
+    """A client's name for a model, whatever it is, at a length that fits into a message."""
+    return repr(name if len(name) <= _QUOTED_CHARACTERS else f"{name[:_QUOTED_CHARACTERS]}…")
 
 
 def _may_use(tenant: TenantIdentity, model: Model) -> bool:

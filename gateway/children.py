@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Self
 
 from gateway.llama_command import LlamaCommand
 from gateway.llama_process import LlamaProcess
+from gateway.llama_state import State
+from gateway.monitor import Monitor
 from gateway.settings import Backend, Settings
 
 __all__ = ["Children"]
@@ -52,12 +55,26 @@ class Children:
         """`environ` and the keys of our processes, under the names that `located` gives them."""
         return dict(environ) | {_variable(process.name): process.api_key for process in self}
 
+    def follow(self, monitors: Mapping[str, Monitor]) -> None:
+        """From now on each backend knows at once how its process fares, and where it is."""
+        for process in self:
+            process.on_change = partial(_tell, monitors[process.name])
+            process.on_change(process)
+
     def _located(self, backend: Backend) -> Backend:
         process = self._processes.get(backend.name)
         if process is None:
             return backend
         place = {"command": (), "url": process.url, "api_key_env": _variable(backend.name)}
         return backend.model_copy(update=place)
+
+
+def _tell(monitor: Monitor, process: LlamaProcess) -> None:
+    if process.state is State.READY:
+        monitor.process_ready(process.url)
+    elif process.state in {State.BACKOFF, State.GIVEN_UP} and process.failure:
+        given_up = "given up: " if process.state is State.GIVEN_UP else ""
+        monitor.process_ended(f"{given_up}{process.failure.reason}")
 
 
 def _command(backend: Backend, settings: Settings) -> LlamaCommand:

@@ -48,7 +48,9 @@ class Downstream:
         budget: BufferBudget,
         tenant: str,
         merge: bool,
+        write_now: Callable[[bytes], bool] | None = None,
     ) -> None:
+        """`write_now`, where the server has it, writes a piece of the body at once or returns False."""
         self.unread = 0
         """Bytes put and not yet handed to `send`."""
         self.committed = False
@@ -69,6 +71,7 @@ class Downstream:
         self._limit = buffer_limit
         self._budget = budget
         self._merge = merge
+        self._write_now = write_now
         self._frames: deque[bytes] = deque()
         self._run: Template | None = None
         self._run_text = bytearray()
@@ -130,6 +133,11 @@ class Downstream:
             waiter.set_result(None)
             return
         body, more = self._take(), self._goes_on
+        if more and self._write_now is not None and self._write_now(body):
+            self._delivered(more=True)
+            if self.unread:
+                waiter.set_result(None)
+            return
         sending = self._send({"type": "http.response.body", "body": body, "more_body": more})
         try:
             waiting_for = sending.send(None)

@@ -132,8 +132,8 @@ class ChatFrames:
             self.events += 1
             self.last_event_at = self._clock()
             if event.kind is Kind.ERROR_FIELD or event.name == b"error":
-                said = mended(event.data) or event.data.decode(errors="replace")
-                self.error = _error_object(said.get("error") or said if isinstance(said, dict) else said)
+                said = mended(event.data) or {"message": event.data.decode(errors="replace")}
+                self.error = _error_object(said.get("error") or said)
             elif event.kind is Kind.MESSAGE:
                 self._message(event.data)
             else:

@@ -40,7 +40,7 @@ class LlamaProcess:
         environ: Mapping[str, str],
         *,
         limits: RestartLimits = DEFAULT_LIMITS,
-        on_change: Callable[["LlamaProcess"], None] | None = None,
+        on_change: Callable[["LlamaProcess"], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         pick_port: Callable[[], int] = free_port,
@@ -48,7 +48,7 @@ class LlamaProcess:
         self._command = command
         self._launcher = Launcher(command, environ, pick_port)
         self._policy = RestartPolicy(limits)
-        self._on_change = on_change
+        self.on_change = on_change
         self._clock = clock
         self._sleep = sleep
         self._state = State.STOPPED
@@ -198,8 +198,7 @@ class LlamaProcess:
         log.info("llama-server", backend=self.name, state=self._state.value, pid=self.pid, url=self.url)
         self._changed.set()
         self._changed = asyncio.Event()
-        if self._on_change is not None:
-            self._on_change(self)
+        self.on_change(self)
 
     def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
         """Also the way out when the event loop, not `stop()`, has cancelled the task."""

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
+import orjson
 import structlog
 
 from gateway.backend import Backend, BackendState
 
 __all__ = ["Monitor"]
 
+ASK_S = 5.0
+"""Within this an answer is whole, or none: a body that drips would hold up the loop that waits for it."""
 STRIKES = 2
 """Missed answers in a row after which a backend counts as unreachable."""
 log = structlog.stdlib.get_logger(__name__)
@@ -48,6 +52,7 @@ class Monitor:
         self._strikes = 0
         self._refused = False
         """Whether nobody listened since the last good answer: the process that did has ended."""
+        self._look = asyncio.Event()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -71,18 +76,42 @@ class Monitor:
         """A lease was released: a slot may have to be verified."""
         self._wake.set()
 
+    def process_ended(self, why: str) -> None:
+        """The process of ours behind this backend is gone, and with it all that it had to do."""
+        self.backend.process = why
+        self._restarted()
+        if self.backend.state is not BackendState.UNREACHABLE:
+            self.backend.become(BackendState.UNREACHABLE, why)
+
+    def process_ready(self, url: str) -> None:
+        """It is back, at `url`."""
+        self.backend.process = ""
+        self.backend.move_to(url)
+        self._look.set()
+
+    async def _ask(self, path: str) -> httpx.Response:
+        """Raises `httpx.HTTPError` also when the answer is not whole in time."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                return await self.backend.control.get(path)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"{path} was not answered within {ASK_S:g} s") from error
+
     # -- health
 
     async def _watch_health(self) -> None:
         while True:
+            self._look.clear()
             await self.check()
             ready = self.backend.state is BackendState.READY
-            await asyncio.sleep(self._interval_s if ready else min(0.2, self._interval_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s if ready else min(0.2, self._interval_s)):
+                    await self._look.wait()
 
     async def check(self) -> None:
         """Ask once and draw the conclusion."""
         try:
-            health = await self.backend.control.get("/health")
+            health = await self._ask("/health")
             if health.status_code == 503:
                 self._strikes = 0
                 self._restarted()
@@ -96,14 +125,16 @@ class Monitor:
             self._missed(str(error) or type(error).__name__)
 
     def _restarted(self) -> None:
-        """The process is a new one: nothing of what was given to the old one is in its slots."""
+        """The process is a new one: nothing of what was given to the old one is in its slots, and what that
+        one served says nothing about this."""
         self._refused = False
+        self.slots_served = True
         self.backend.pool.restarted()
         self._on_slots()
 
     async def _learn(self) -> None:
         backend = self.backend
-        props = await backend.control.get("/props")
+        props = await self._ask("/props")
         if props.status_code in (401, 403):
             self._missed("it refuses the gateway's key")
             return
@@ -125,7 +156,7 @@ class Monitor:
         backend.become(BackendState.READY)
 
     async def _learn_models(self, alias: str | None) -> None:
-        answer = _object(await self.backend.control.get("/v1/models"))
+        answer = _object(await self._ask("/v1/models"))
         data = answer.get("data")
         names = (
             [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
@@ -185,18 +216,15 @@ class Monitor:
     async def _busy(self) -> int | None:
         """How many slots are processing; None if that cannot be known now."""
         try:
-            answer = await self.backend.control.get("/slots")
+            answer = await self._ask("/slots")
         except httpx.HTTPError:
             return None
         if answer.status_code in (404, 501):
             self.slots_served = False
             log.warning("backend does not serve /slots", backend=self.backend.name)
             return None
-        try:
-            slots = answer.json()
-        except ValueError:
-            return None
-        if answer.status_code != 200 or not isinstance(slots, list):
+        slots = _content(answer)
+        if not isinstance(slots, list):
             return None
         return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))
 
@@ -212,11 +240,16 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
+    content = _content(answer)
+    return content if isinstance(content, dict) else {}
+
+
+def _content(answer: httpx.Response) -> object:
+    """The JSON of a good answer, else None."""
     try:
-        parsed = answer.json() if answer.status_code == 200 else {}
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+        return orjson.loads(answer.content) if answer.status_code == 200 else None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _text(value: object) -> str | None:

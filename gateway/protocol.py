@@ -35,6 +35,7 @@ from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from gateway.chunk_writer import ChunkWriter
 from gateway.connections import Admittance, Connections
 from gateway.errors import CapacityError, ClientError, GatewayError
 from gateway.http10 import close_delimited
@@ -204,6 +205,9 @@ class Protocol(HttpToolsProtocol):
         cycle.transport = cast("asyncio.Transport", transport)
         if cycle.scope["http_version"] in ("0.9", "1.0"):
             app = cast("ASGI3Application", close_delimited(cast("ASGIApp", app), cycle))
+        else:
+            extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
+            extensions["slotgate.write"] = ChunkWriter(cycle, self.flow, self.transport.write)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

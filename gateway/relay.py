@@ -38,6 +38,7 @@ from gateway.watchdog import StreamTimes
 __all__ = ["Relay", "RelayState"]
 
 MAX_ANSWER_BYTES = 1024 * 1024
+"""Of an answer that is no stream: no more of it is waited for."""
 Headers = list[tuple[bytes, bytes]]
 P = ParamSpec("P")
 
@@ -165,20 +166,27 @@ class Relay:
         streams = any(name == b"content-type" and b"event-stream" in value.lower() for name, value in headers)
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
-    @_guarded
     def body(self, data: bytes) -> None:
-        if self.state is RelayState.STREAMING:
-            frames = self._frames
-            frames.feed(data)
-            self._lease.delivered = frames.events > 0
-            if frames.sentinel or frames.error is not None:
-                self._ending()
-        elif self.state is RelayState.REFUSING and len(self._answer) < MAX_ANSWER_BYTES:
-            self._answer += data
+        """Guarded by hand, like `read_over`: a wrapper would stand in the path of every frame."""
+        try:
+            if self.state is RelayState.STREAMING:
+                frames = self._frames
+                frames.feed(data)
+                self._lease.delivered = frames.events > 0
+                if frames.sentinel or frames.error is not None:
+                    self._ending()
+            elif self.state is RelayState.REFUSING:
+                self._answer += data
+                if len(self._answer) > MAX_ANSWER_BYTES:
+                    self._fail(self._refusal(), Outcome.ABANDONED)
+        except Exception as error:
+            self.crashed(error)
 
-    @_guarded
     def read_over(self) -> None:
-        self._out.hand_over()
+        try:
+            self._out.hand_over()
+        except Exception as error:
+            self.crashed(error)
 
     @_guarded
     def ended(self, end: End) -> None:
@@ -189,12 +197,15 @@ class Relay:
         if self.state is RelayState.SENTINEL:
             self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
         elif self.state is RelayState.REFUSING and complete:
-            error = error_of_answer(self._status, bytes(self._answer), self._scrub)
-            self._fail(error, Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
+            self._fail(self._refusal(), Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
         elif not self.over:
             self._fail(_cut_short(end), Outcome.ABANDONED)
 
     # -- mechanism
+
+    def _refusal(self) -> GatewayError:
+        """What the answer that is no stream says, as far as it has come."""
+        return error_of_answer(self._status, bytes(self._answer), self._scrub)
 
     def _ending(self) -> None:
         """The stream's own last event has come, or none has although the body is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -61,14 +62,24 @@ async def _serve(settings: Settings, children: Children, moments: Moments) -> No
             await moments.started()
         with stop_signals() as stop:
             async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+                children.follow(fleet.monitors)
                 server = Server(app, settings.server)
                 await server.listen()
                 log.info("listening", url=server.url)
+                _settle_the_collector()
                 moments.listening()
                 await stop.wait()
                 log.info("draining", grace_s=settings.server.shutdown_grace_s)
                 await server.drain(refuse=fleet.drain, cut=fleet.cut)
     log.info("stopped")
+
+
+def _settle_the_collector() -> None:
+    """What is there now stays for the life of the process: the garbage collector need not look at it again
+    and again. Requests leave few cycles, frames none, but each is counted. A tenth of the CPU, measured."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 @asynccontextmanager

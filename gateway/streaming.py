@@ -66,6 +66,7 @@ class StreamingAnswer:
             budget=self._fleet.buffers,
             tenant=self._context.tenant.name,
             merge=streaming.merge == "backlog",
+            write_now=scope.get("extensions", {}).get("slotgate.write"),
         )
         frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
         try:

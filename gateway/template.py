@@ -27,7 +27,18 @@ _own_json_form = re.compile(rb"[ !#-\[\]-~]+").fullmatch
 
 
 class Template:
-    __slots__ = ("_event_head", "_event_tail", "_head", "_overhead", "_tail", "kind", "prefix", "suffix")
+    __slots__ = (
+        "_event_head",
+        "_event_head_length",
+        "_event_tail",
+        "_event_tail_length",
+        "_head",
+        "_overhead",
+        "_tail",
+        "kind",
+        "prefix",
+        "suffix",
+    )
 
     def __init__(self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes) -> None:
         self.kind = kind
@@ -38,6 +49,8 @@ class Template:
         self._overhead = len(head) + len(tail)
         self._event_head = b"data: " + head
         self._event_tail = tail + b"\n\n"
+        self._event_head_length = len(self._event_head)
+        self._event_tail_length = len(self._event_tail)
 
     def __repr__(self) -> str:
         return f"<Template {self.kind} {self._overhead} bytes>"
@@ -63,6 +76,9 @@ class Template:
         """
         if not event.startswith(self._event_head) or not event.endswith(self._event_tail):
             return None
+        text = event[self._event_head_length : -self._event_tail_length]
+        if _own_json_form(text):  # not so if head and tail overlap: that leaves nothing between them
+            return text
         return self._text(event[6:-2])
 
     def text_of(self, payload: bytes) -> bytes | None:

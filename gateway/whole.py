@@ -29,6 +29,9 @@ from gateway.settings import Settings
 
 __all__ = ["WholeAnswer"]
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""It is held in memory. 8,192 tokens with 20 log probabilities each come to less than a third of this."""
+
 
 class WholeAnswer:
     def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
@@ -121,6 +124,9 @@ class WholeAnswer:
                     deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                     async for piece in response.aiter_raw():
                         body += piece
+                        if len(body) > MAX_ANSWER_BYTES:
+                            message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
+                            raise UpstreamError("upstream_broken", message)
                         deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
                 finally:
                     await response.aclose()

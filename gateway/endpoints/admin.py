@@ -81,7 +81,7 @@ def _backend(backend: Backend) -> dict[str, Any]:
         "name": backend.name,
         "url": str(backend.base_url),
         "state": backend.state.value,
-        "reason": backend.reason,
+        "reason": backend.explanation,
         "slots": {
             "total": slots.total,
             "idle": slots.idle,

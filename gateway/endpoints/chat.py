@@ -93,7 +93,7 @@ class ChatCompletions:
     def _check_served(self, backends: list[Backend], request: ChatRequest) -> None:
         now = asyncio.get_running_loop().time()
         if all(backend.hopeless(now) for backend in backends):
-            reasons = "; ".join(f"{backend.name}: {backend.reason}" for backend in backends)
+            reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
             raise CapacityError(
                 503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0
             )

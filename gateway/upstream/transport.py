@@ -101,6 +101,10 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         """Connections that may be used again."""
         return len(self._idle)
 
+    def move_to(self, address: Address) -> None:
+        """New connections go there; those that are open end by themselves."""
+        self._address = address
+
     async def open(self, request: httpx.Request, sink: Sink) -> Exchange:
         """Connect and send; the response goes to `sink`. The request's content must be bytes."""
         connection = await self._connect()

@@ -11,7 +11,7 @@ from tests.support.client import read_stream
 from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, PING, STOP, H, T, answer, chunked, error_body
-from tests.support.script import Fin, Script, Sleep, Stall, Write, stream
+from tests.support.script import Fin, Flood, Script, Sleep, Stall, Write, stream
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -192,6 +192,34 @@ async def test_a_whole_answer_that_makes_no_sense_is_a_broken_backend(said: byte
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=False)
     assert (got.status, got.error["code"]) == (502, "upstream_broken")
+
+
+async def test_a_whole_answer_without_end_is_a_broken_backend_and_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.whole.MAX_ANSWER_BYTES", 100_000)
+    head = H.replace(b"text/event-stream", b"application/json")
+    fu = ScriptedUpstream(scripts={CHAT: [Write(head), Flood(50_000_000)]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=False)
+        assert (got.status, got.error["code"]) == (502, "upstream_broken")
+        assert await fu.generation()
+        await fu.until(lambda: not fu.generations[0].connection.is_open)
+        assert gateway.fleet.backends["gpu0"].pool.leased == 0
+
+
+@either
+async def test_an_error_without_end_is_told_and_its_slot_held_no_longer(
+    monkeypatch: pytest.MonkeyPatch, *, streaming: bool
+) -> None:
+    monkeypatch.setattr("gateway.whole.MAX_ANSWER_BYTES", 1_000_000)
+    head = H.replace(b"200 OK", b"500 Error").replace(b"text/event-stream", b"application/json")
+    fu = ScriptedUpstream(scripts={CHAT: [Write(head), Flood(100_000_000)]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        got = await ask(gateway.url, stream=streaming)
+        assert got.status == (500 if streaming else 502)
+        await fu.until(lambda: not fu.generations[0].connection.is_open)
+        assert gateway.fleet.backends["gpu0"].pool.leased == 0
 
 
 async def test_a_chunk_that_cannot_be_written_again_is_a_broken_backend() -> None:

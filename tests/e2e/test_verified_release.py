@@ -8,7 +8,7 @@ import pytest
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
-from tests.support.script import Script, Stall, Write
+from tests.support.script import Paced, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -78,8 +78,32 @@ async def test_without_slots_to_ask_a_slot_returns_after_the_longest_doubt(statu
         assert (await read_stream(gateway.url, CHAT, chat()))[-1].data == DONE
 
 
-async def test_an_answer_that_cannot_be_read_changes_nothing() -> None:
-    nonsense: Script = [Write(answer(200, b"nonsense"))]
+async def test_a_restarted_backend_may_serve_slots_although_the_one_before_did_not() -> None:
+    refusal: Script = [Write(answer(501, error_body(501, "no", "not_supported_error")))]
+    fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": refusal})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        monitor = gateway.fleet.monitors["gpu0"]
+        await abandon_one(gateway, fu)
+        await gateway.until(lambda: not monitor.slots_served)
+        fu.llama.loading = True
+        await gateway.until(lambda: not gateway.fleet.ready)
+        fu.llama.loading = False
+        await gateway.until(lambda: gateway.fleet.ready)
+        assert monitor.slots_served
+
+
+DRIPPING: Script = [Write(H), Paced(20)]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [[Write(answer(200, b"nonsense"))], [Write(answer(200, b"[" * 100_000))], DRIPPING],
+    ids=["text", "deep", "dripping"],
+)
+async def test_an_answer_that_cannot_be_read_changes_nothing(
+    nonsense: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.monitor.ASK_S", 0.3)
     fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": nonsense})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

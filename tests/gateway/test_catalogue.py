@@ -111,6 +111,11 @@ def test_a_model_is_looked_up_exactly(name: str) -> None:
     assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
 
 
+def test_a_name_of_any_length_makes_a_message_of_a_bounded_one() -> None:
+    of = catalogue(backend("a"), models=(QWEN,), a=("qwen3",))
+    assert len(refused(of, "x" * 1_000_000).message) < 300
+
+
 def test_the_only_model_need_not_be_named() -> None:
     assert catalogue(backend("a", "m")).resolve(None, ANYONE).name == "m"
 

@@ -1,0 +1,150 @@
+"""Backends that are processes of the gateway's own: how they start, die, come back and end."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.backend import Backend, BackendState
+from gateway.children import Children
+from gateway.fleet import Fleet
+from gateway.llama_command import LlamaCommand
+from gateway.llama_process import LlamaProcess
+from gateway.llama_state import State
+from gateway.packages import Installed
+from gateway.ports import LOOPBACK
+from gateway.restart_policy import RestartLimits
+from gateway.serve import assemble
+from gateway.settings import parse
+from tests.support.client import RawClient
+from tests.support.processes import child_program, children_of, vanishes
+from tests.support.served import Served, served_gateway
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 20.0
+
+
+class Watched:
+    """A fleet of one child, whose states can be waited for."""
+
+    def __init__(self, process: LlamaProcess, fleet: Fleet) -> None:
+        self.process = process
+        self.backend: Backend = fleet.backends["own"]
+        self.seen: list[State] = []
+        self._changed = asyncio.Event()
+        self._tell = process.on_change
+        process.on_change = self._note
+
+    def _note(self, process: LlamaProcess) -> None:
+        self._tell(process)
+        self.seen.append(process.state)
+        self._changed.set()
+
+    async def until(self, state: State) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while state not in self.seen:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@asynccontextmanager
+async def watched(*habits: str) -> AsyncIterator[Watched]:
+    command = child_program(*habits)
+    settings = parse({"backend": [{"name": "own", "command": list(command), "models": ["m"]}]}, {})
+    limits = RestartLimits(first_delay_s=0.0)
+    process = LlamaProcess(LlamaCommand("own", command, "m"), os.environ, limits=limits)
+    async with Children([process]) as children:
+        if not habits:
+            await process.wait_ready(PATIENCE_S)
+        async with assemble(children.located(settings), children.environ({})) as (_, fleet):
+            children.follow(fleet.monitors)
+            yield Watched(process, fleet)
+
+
+async def test_scenario_122_a_process_that_was_given_up_says_so_where_readiness_is_asked() -> None:
+    async with watched("crash") as own:
+        await own.until(State.GIVEN_UP)
+
+        assert own.backend.state is BackendState.UNREACHABLE
+        assert own.backend.explanation.startswith("given up: exit status 1")
+
+
+async def test_a_process_that_died_admits_nothing_from_that_moment_on() -> None:
+    async with watched() as own:
+        assert own.process.pid is not None
+        os.kill(own.process.pid, signal.SIGKILL)
+        await own.until(State.BACKOFF)
+
+        assert not own.backend.pool.admitting
+        assert "killed by SIGKILL" in own.backend.explanation
+        await own.until(State.READY)
+        assert own.backend.process == ""
+
+
+async def test_scenario_120_a_process_that_lost_its_port_is_found_at_another() -> None:
+    async with watched() as own:
+        before = own.process.url
+        listeners: list[socket.socket] = []
+        tell = own.process.on_change
+
+        def take_port(process: LlamaProcess) -> None:
+            if process.state is State.BACKOFF:
+                listeners.append(socket.create_server((LOOPBACK, int(before.rpartition(":")[2]))))
+            tell(process)
+
+        own.process.on_change = take_port
+        own.process.restart("to lose its port")
+        await own.until(State.READY)
+
+        assert own.process.url != before
+        assert str(own.backend.base_url) == own.process.url
+        for listener in listeners:
+            listener.close()
+
+
+def configuration(model: Path) -> str:
+    server = Installed().server({})
+    assert server is not None
+    command = [str(server[0]), "--model", str(model), "--threads", "1", "--parallel", "1"]
+    return f'[[backend]]\nname = "own"\ncommand = {orjson.dumps(command).decode()}\nmodels = ["m"]\n'
+
+
+async def chat(served: Served) -> tuple[int, str]:
+    body = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}
+    async with await RawClient.connect(served.url) as client:
+        await client.request("POST", "/v1/chat/completions", json=body)
+        answer = orjson.loads(await client.body())
+        return client.status, answer["choices"][0]["message"]["content"] if client.status == 200 else str(
+            answer
+        )
+
+
+async def successor_of(child: int, served: Served) -> int:
+    """Whom the gateway has started in its place."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := children_of(served.process.pid)) in ([], [child]):
+            await asyncio.sleep(0.02)
+    return found[0]
+
+
+@pytest.mark.real
+async def test_serve_runs_what_has_a_command_and_brings_it_back(tmp_path: Path, tiny_model: Path) -> None:
+    async with served_gateway(tmp_path, configuration(tiny_model)) as served:
+        first = await chat(served)
+        (child,) = children_of(served.process.pid)
+        os.kill(child, signal.SIGKILL)
+        successor = await successor_of(child, served)
+        second = await chat(served)
+
+        assert await served.stop() == 0
+        assert vanishes(successor, within_s=0)
+
+    assert (first[0], second[0]) == (200, 200), (first, second)
+    assert first[1]
