@@ -69,7 +69,7 @@ async def test_limits_that_are_kept_trip_nothing() -> None:
     script: Script = [Sleep(0.1), Write(H), Sleep(0.1), Write(chunked(T("a")))]
     script = [*script, *(step for _ in range(5) for step in (Sleep(0.12), Write(chunked(T("a")))))]
     fu = ScriptedUpstream(scripts={CHAT: [*script, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]})
-    limits = {"first_byte_s": 0.4, "idle_s": 0.3}
+    limits = {"first_byte_s": 0.6, "idle_s": 0.5}
     async with fu, running_gateway(settings_for(fu.url, timeouts=limits)) as gateway:
         frames = await read_stream(gateway.url, CHAT, chat())
     assert text_of(frames) == "aaaaaa"
