@@ -22,7 +22,6 @@ __all__ = ["Paced", "first_tokens", "fixed", "paced", "saturated", "slow"]
 T = TypeVar("T")
 _PATIENCE_S = 20.0
 _DRAIN_S = 3.0
-_CONNECTING = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +123,10 @@ async def _streams(
     clients: list[Client] = []
     asked: list[Exchange] = []
     try:
-        for start in range(0, count, _CONNECTING):
-            batch = range(start, min(count, start + _CONNECTING))
-            connected = [await Client.connect(target, tally) for _ in batch]
-            clients += connected
-            asked += [client.ask(chat(target, f"pace={pace} tokens=0")) for client in connected]
-            await asyncio.gather(*(_soon(exchange.first_token) for exchange in asked[start:]))
+        for _ in range(count):
+            clients.append(await Client.connect(target, tally))
+            asked.append(clients[-1].ask(chat(target, f"pace={pace} tokens=0")))
+        await asyncio.gather(*(_soon(exchange.first_token) for exchange in asked))
         yield
         await _end_all(upstream)
         with contextlib.suppress(TimeoutError):  # what has piled up in a slow gateway is not waited for
