@@ -119,7 +119,8 @@ class Quarantine:
         """Every slot of an abandoned lease, from the moment its connection was closed."""
         started = lease.started_at is not None
         self.slots.extend(
-            QuarantinedSlot(now, started, lease.delivered, lease.body_bytes) for _ in range(lease.width)
+            QuarantinedSlot(now, started, lease.delivered, lease.demand.body_bytes)
+            for _ in range(lease.width)
         )
 
     def clear(self) -> int:
