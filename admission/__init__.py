@@ -8,12 +8,13 @@ from admission.demand import Demand, Priority
 from admission.errors import Refusal, Refused
 from admission.lease import Lease, LeaseState, Outcome
 from admission.pool import PoolStatus, SlotPool
-from admission.quarantine import Probe, Quarantine, Reading
+from admission.quarantine import SETTLE_S, Probe, Quarantine
 from admission.queue import AdmissionQueue
 from admission.scheduler import QueueLimits, QueueStatus, Scheduler
 from admission.ticket import Ticket, TicketState
 
 __all__ = [
+    "SETTLE_S",
     "AdmissionQueue",
     "Demand",
     "Lease",
@@ -25,7 +26,6 @@ __all__ = [
     "Quarantine",
     "QueueLimits",
     "QueueStatus",
-    "Reading",
     "Refusal",
     "Refused",
     "Scheduler",

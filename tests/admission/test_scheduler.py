@@ -1,0 +1,381 @@
+"""The scheduler: bounds, no barging, changes of pools and routes under load, and what it says of itself."""
+
+import pytest
+
+from admission import (
+    Demand,
+    Outcome,
+    Priority,
+    QueueLimits,
+    QueueStatus,
+    Refusal,
+    Refused,
+    SlotPool,
+)
+from tests.admission.simulation import Simulation, ignore
+
+
+def limits(
+    max_queue: int = 10**6,
+    max_queue_per_tenant: int = 10**6,
+    max_queue_bytes: int = 10**12,
+    queue_timeout_s: float = 10**9,
+) -> QueueLimits:
+    return QueueLimits(max_queue, max_queue_per_tenant, max_queue_bytes, queue_timeout_s)
+
+
+def refusal_of(simulation: Simulation, demand: Demand) -> Refused:
+    with pytest.raises(Refused) as refused:
+        simulation.scheduler.submit(demand, ignore)
+    return refused.value
+
+
+# -- grants
+
+
+def test_a_free_slot_is_granted_before_submit_returns() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    request = simulation.submit()
+    assert request.granted
+    assert request.settled == 1
+    assert request.lease.pool_name == "gpu"
+    assert pool.free == 0
+
+
+def test_requests_go_where_most_slots_are_free() -> None:
+    simulation = Simulation(SlotPool("a", 2), SlotPool("b", 4))
+    went = [simulation.submit().lease.pool_name for _ in range(6)]
+    assert went == ["b", "b", "a", "b", "a", "b"]
+
+
+def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running = simulation.submit()
+    waiting = simulation.submit()
+    simulation.release(running)
+    newcomer = simulation.submit()
+    assert waiting.granted
+    assert not newcomer.granted
+
+
+def test_a_slot_that_frees_goes_to_the_next_in_the_same_call() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, waiting = simulation.submit(), simulation.submit()
+    running.lease.release(Outcome.FINISHED)
+    assert waiting.granted
+    assert pool.free == 0
+
+
+def test_a_slot_in_doubt_is_granted_to_nobody_before_it_is_known_to_be_idle() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, waiting = simulation.submit(), simulation.submit()
+    simulation.release(running, Outcome.ABANDONED)
+    assert not waiting.granted
+    pool.probe_answered(pool.probe_sent(2.0), frozenset(), 2.0)
+    simulation.dispatch()
+    assert waiting.granted
+
+
+def test_a_grant_that_lost_the_race_with_its_owner_is_passed_on() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    running, leaving, waiting = [simulation.submit() for _ in range(3)]
+    simulation.release(running)
+    simulation.withdraw(leaving)
+    assert leaving.granted, "a settled ticket stays as it is"
+    simulation.release(leaving, Outcome.UNUSED)
+    assert waiting.granted
+
+
+def test_a_lease_gives_its_slots_back_once() -> None:
+    pool = SlotPool("gpu", 2)
+    simulation = Simulation(pool)
+    lease = simulation.submit(width=2).lease
+    for outcome in Outcome:
+        lease.release(outcome)
+    assert (pool.free, pool.leased, len(pool.quarantine)) == (2, 0, 0)
+    assert simulation.scheduler.leases == 0
+    assert simulation.scheduler.granted == sum(pool.released.values()) == 1
+
+
+# -- leaving
+
+
+def test_a_withdrawn_ticket_is_out_and_its_owner_is_called_once() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit()
+    leaving = simulation.submit()
+    for _ in range(2):
+        simulation.withdraw(leaving)
+    assert (leaving.settled, leaving.ticket.refusal) == (1, None)
+    assert simulation.scheduler.depth == 0
+    assert simulation.scheduler.withdrawn == 1
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_whoever_leaves_the_others_keep_their_order(position: int) -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit()
+    waiting = [simulation.submit() for _ in range(3)]
+    simulation.withdraw(waiting.pop(position))
+    simulation.run(10)
+    assert simulation.served[1:] == waiting
+
+
+def test_a_wait_ends_after_the_queue_timeout_and_not_before() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(queue_timeout_s=60.0))
+    simulation.submit(seconds=1000.0)
+    simulation.run(1.0)
+    early = simulation.submit()
+    simulation.run(5.0)
+    late = simulation.submit()
+    simulation.run(54.9)
+    assert early.ticket.queued
+    simulation.run(0.1)
+    assert early.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert late.ticket.queued
+    simulation.run(5.0)
+    assert late.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert simulation.scheduler.next_tick_at() is None
+
+
+def test_draining_ends_every_wait_refuses_newcomers_and_lets_leases_run() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    running, waiting = simulation.submit(), simulation.submit()
+    wide = Simulation(SlotPool("gpu", 2)).submit(width=2)
+    simulation.scheduler.drain()
+    assert waiting.ticket.refusal is Refusal.DRAINING
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.DRAINING
+    assert running.lease.live
+    assert wide.granted
+
+
+# -- bounds
+
+
+def test_a_full_queue_refuses_who_would_have_to_wait() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue=2))
+    simulation.submit()
+    waiting = [simulation.submit(f"t{number}") for number in range(2)]
+    refused = refusal_of(simulation, Demand("late", "m"))
+    assert refused.refusal is Refusal.QUEUE_FULL
+    assert refused.retry_after_s is not None
+    assert simulation.scheduler.depth == 2
+    simulation.withdraw(waiting[0])
+    assert simulation.submit("late").ticket.queued
+
+
+def test_a_queue_of_no_places_still_grants_free_slots() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue=0))
+    assert simulation.submit().granted
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.QUEUE_FULL
+
+
+def test_the_places_of_one_model_are_not_those_of_another() -> None:
+    simulation = Simulation(a=[SlotPool("a", 1)], b=[SlotPool("b", 1)], limits=limits(max_queue=1))
+    for model in "aabb":
+        simulation.submit(model=model)
+    assert simulation.scheduler.depth == 2
+
+
+def test_one_tenant_cannot_take_all_places() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue_per_tenant=2))
+    simulation.submit("crowd")
+    for _ in range(2):
+        simulation.submit("crowd")
+    assert refusal_of(simulation, Demand("crowd", "m")).refusal is Refusal.QUEUE_FULL
+    assert simulation.submit("other").ticket.queued
+
+
+def test_the_bodies_that_wait_are_bounded_all_together() -> None:
+    simulation = Simulation(a=[SlotPool("a", 1)], b=[SlotPool("b", 1)], limits=limits(max_queue_bytes=1000))
+    simulation.submit(model="a")
+    simulation.submit(model="b")
+    first = simulation.scheduler.submit(Demand("t", "a", body_bytes=600), ignore)
+    assert refusal_of(simulation, Demand("t", "b", body_bytes=401)).refusal is Refusal.QUEUE_FULL
+    simulation.scheduler.submit(Demand("t", "b", body_bytes=400), ignore)
+    simulation.scheduler.withdraw(first)
+    simulation.scheduler.submit(Demand("t", "b", body_bytes=600), ignore)
+
+
+def test_a_tenant_has_no_more_in_the_gateway_than_it_may() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.scheduler.set_concurrency({"t": 2})
+    running, waiting = simulation.submit(), simulation.submit()
+    assert waiting.ticket.queued
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.TENANT_CONCURRENCY
+    assert simulation.submit("other").ticket.queued
+    simulation.release(running)
+    assert simulation.submit().ticket.queued
+
+
+def test_what_was_refused_leaves_nothing_behind() -> None:
+    simulation = Simulation(SlotPool("gpu", 2), limits=limits(max_queue=1))
+    simulation.submit(seconds=5.0)
+    simulation.submit(seconds=9.0)
+    waiting = simulation.submit("other")
+    for width in (1, 2):
+        refusal_of(simulation, Demand("late", "m", width, cost=1000.0))
+    simulation.run(5.0)
+    assert waiting.granted
+    assert simulation.submit("late").ticket.queued
+    assert simulation.scheduler.refused == {Refusal.QUEUE_FULL: 2}
+
+
+# -- changes of pools and routes
+
+
+def test_a_pool_that_grows_grants_at_once() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, *waiting = [simulation.submit() for _ in range(4)]
+    pool.total = 3
+    simulation.dispatch()
+    assert [request.granted for request in waiting] == [True, True, False]
+    assert running.lease.live
+
+
+def test_a_pool_that_shrinks_evicts_nobody_and_grants_nothing_until_it_fits_again() -> None:
+    pool = SlotPool("gpu", 3)
+    simulation = Simulation(pool)
+    running = [simulation.submit() for _ in range(3)]
+    waiting = simulation.submit()
+    pool.total = 1
+    simulation.dispatch()
+    assert all(request.lease.live for request in running)
+    for request in running[:2]:
+        simulation.release(request)
+        assert not waiting.granted
+    simulation.release(running[2])
+    assert waiting.granted
+
+
+def test_tickets_wait_for_a_pool_that_does_not_admit_and_get_it_when_it_does() -> None:
+    pool = SlotPool("gpu", 1, admitting=False)
+    simulation = Simulation(pool)
+    waiting = simulation.submit()
+    assert waiting.ticket.queued
+    pool.admitting = True
+    simulation.dispatch()
+    assert waiting.granted
+
+
+def test_a_pool_that_comes_in_serves_those_who_wait_already() -> None:
+    simulation = Simulation(SlotPool("first", 1))
+    simulation.submit()
+    waiting = simulation.submit()
+    simulation.route(m=[SlotPool("first", 0), SlotPool("second", 1)])
+    assert waiting.lease.pool_name == "second"
+
+
+def test_a_pool_that_went_out_serves_nobody_any_more() -> None:
+    first, second = SlotPool("first", 1), SlotPool("second", 1)
+    simulation = Simulation(first, second)
+    running = [simulation.submit() for _ in range(2)]
+    waiting = [simulation.submit() for _ in range(2)]
+    simulation.route(m=[second])
+    for request in running:
+        simulation.release(request)
+    assert [request.granted for request in waiting] == [True, False]
+    assert waiting[0].lease.pool_name == "second"
+    assert first.free == 1
+
+
+def test_tickets_of_a_model_that_nobody_serves_any_more_are_refused_and_no_others() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(a=[pool], b=[pool])
+    simulation.submit(model="a")
+    gone, stays = simulation.submit(model="a"), simulation.submit(model="b")
+    simulation.route(b=[pool])
+    assert gone.ticket.refusal is Refusal.NO_BACKEND
+    assert stays.ticket.queued
+    assert refusal_of(simulation, Demand("t", "a")).refusal is Refusal.NO_BACKEND
+
+
+@pytest.mark.parametrize("how", ["absent", "no pools"])
+def test_a_model_that_nobody_serves_is_refused(how: str) -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    if how == "no pools":
+        simulation.route(nobody=[])
+    refused = refusal_of(simulation, Demand("t", "nobody"))
+    assert refused.refusal is Refusal.NO_BACKEND
+    assert refused.retry_after_s is not None
+
+
+def test_models_that_share_a_pool_share_it_fairly() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(a=[pool], b=[pool])
+    for _ in range(100):
+        simulation.submit("crowd", model="a")
+    simulation.run(10)
+    other = simulation.submit("other", model="b")
+    assert simulation.run_until(lambda: other.granted) <= 1.0
+
+
+def test_a_ticket_for_a_busy_pool_stops_nobody_at_another() -> None:
+    busy, idle = SlotPool("busy", 1), SlotPool("idle", 1)
+    simulation = Simulation(a=[busy], b=[busy, idle])
+    simulation.submit(model="a")
+    simulation.submit(model="a", priority=Priority.INTERACTIVE)
+    assert simulation.submit(model="b", priority=Priority.BATCH).lease.pool_name == "idle"
+
+
+def test_a_pool_named_twice_counts_once() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(m=[pool, pool])
+    running, waiting = simulation.submit(), simulation.submit()
+    simulation.release(running)
+    assert waiting.granted
+
+
+# -- what it says of itself
+
+
+def test_the_status_counts_who_waits_and_for_how_long() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    assert simulation.scheduler.status() == QueueStatus(depth=0, by_tenant={}, oldest_s=0.0)
+    simulation.submit("a", seconds=100.0)
+    simulation.run(10.0)
+    for tenant in "aab":
+        simulation.submit(tenant)
+        simulation.run(1.0)
+    assert simulation.scheduler.status() == QueueStatus(depth=3, by_tenant={"a": 2, "b": 1}, oldest_s=3.0)
+    assert simulation.scheduler.leases_by_tenant == {"a": 1}
+    assert repr(simulation.scheduler) == "<Scheduler 3 waiting, 1 leases, 1 granted>"
+
+
+def test_the_estimated_wait_follows_the_service_time_the_queue_and_the_slots() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    assert simulation.scheduler.estimate_wait_s("m") > 0
+    for _ in range(2):
+        simulation.submit(seconds=10.0)
+    simulation.run(10.0)
+    for _ in range(5):
+        simulation.submit(seconds=10.0)
+    assert simulation.scheduler.estimate_wait_s("m") == pytest.approx(10.0 * (3 + 1) / 2)
+    assert simulation.scheduler.estimate_wait_s("nobody") > 0
+
+
+def test_the_widest_request_is_as_wide_as_the_widest_pool() -> None:
+    simulation = Simulation(SlotPool("a", 2), SlotPool("b", 5))
+    assert simulation.scheduler.widest("m") == 5
+    assert simulation.scheduler.widest("nobody") == 0
+
+
+def test_the_next_tick_is_the_earliest_end_of_a_wait_or_of_a_phase() -> None:
+    simulation = Simulation(SlotPool("gpu", 2), limits=limits(queue_timeout_s=60.0))
+    assert simulation.scheduler.next_tick_at() is None
+    simulation.submit(seconds=1000.0)
+    simulation.run(5.0)
+    simulation.submit(width=2)
+    assert simulation.scheduler.next_tick_at() == 7.0
+    simulation.run(1.0)
+    simulation.submit()
+    assert simulation.scheduler.next_tick_at() == 7.0
+    simulation.run(50.0)
+    assert simulation.scheduler.next_tick_at() == 65.0
+    simulation.run(100.0)
+    assert simulation.scheduler.next_tick_at() is None
