@@ -186,8 +186,8 @@ def test_corrections_are_weighed_like_estimates() -> None:
         simulation.submit("light", cost=1.0)
     simulation.run(0.5)
     first.lease.settle_cost(44.0)
-    simulation.run(11.0)
-    assert Counter(simulation.order()) == {"heavy": 1, "light": 11}
+    simulation.run(12.0)
+    assert Counter(simulation.order()) == {"heavy": 2, "light": 11}
 
 
 def test_the_last_word_on_a_cost_counts() -> None:
