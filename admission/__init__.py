@@ -4,15 +4,17 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 `scheduler.py`; `quarantine.py` holds the rule for slots whose work was abandoned.
 """
 
+from admission.demand import Demand, Priority
 from admission.errors import Refusal, Refused
 from admission.lease import Lease, LeaseState, Outcome
 from admission.pool import PoolStatus, SlotPool
-from admission.quarantine import Probe, Quarantine, Reading
+from admission.quarantine import SETTLE_S, Probe, Quarantine
 from admission.queue import AdmissionQueue
 from admission.scheduler import QueueLimits, QueueStatus, Scheduler
-from admission.ticket import Demand, Priority, Ticket, TicketState
+from admission.ticket import Ticket, TicketState
 
 __all__ = [
+    "SETTLE_S",
     "AdmissionQueue",
     "Demand",
     "Lease",
@@ -24,7 +26,6 @@ __all__ = [
     "Quarantine",
     "QueueLimits",
     "QueueStatus",
-    "Reading",
     "Refusal",
     "Refused",
     "Scheduler",

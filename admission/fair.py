@@ -1,16 +1,24 @@
-"""Who is next: start-time fair queueing between tenants, arrival order within one.
+"""Who is next at one pool: start-time fair queueing between tenants, arrival order within one.
 
-Each tenant has a virtual clock: `finish`, the tag at which the work granted to it so far would be done
-if it got exactly its share. A waiting tenant's start tag is the larger of that and of the virtual
-time at which its first ticket came; the smallest start tag is served, and becomes the virtual time.
-Being served moves the tenant's clock by cost / weight, so a tenant that posts a thousand at once has a
-clock that runs ahead and delays a newcomer by one turn only. A tenant that was idle gets no credit
-for it. When the real cost is known the clock is corrected, up or down.
+Every pool has an `Order`. A ticket waits in a `Flow` (the tickets that one tenant has for one model,
+with one priority and one width, in arrival order), and a flow stands in the order of every pool that
+may serve it. So pools need not agree on anything, and a busy pool is shared by those who wait for it,
+whatever goes on at others.
 
-A `Line` is the order of one priority class of one model: a heap of flows (one a tenant), each an ordered
-dictionary of tickets, so that joining, serving and withdrawing cost O(log tenants), O(log tenants), O(1),
-whatever the number of tickets. Heap entries go stale when a clock moves; they are checked when they
-reach the top and pushed anew, so that no change has to search the heap.
+In an order each tenant has a `Share` with a virtual clock: `finish`, the tag at which the work granted
+to it here so far would be done if it got exactly its weight. The flow with the smallest start tag is
+next; its start tag is its tenant's `finish`, but not less than the virtual time at which it began to
+wait, so that nobody saves up a claim by being idle. Being served moves the tenant's clock by cost /
+weight: a tenant that posts a thousand at once has a clock that runs ahead, and delays a newcomer by one
+turn only. When the real cost is known the clock is corrected, up or down (`Charge`).
+
+The two priorities are ordered each for itself. Interactive goes first, but after `BATCH_TURN`
+interactive tickets that went ahead of waiting batch work one batch ticket goes ahead of them. (Turns,
+not seconds: with requests that take a minute, an age in seconds would put batch first always.)
+
+Joining, serving and leaving cost O(log flows), whatever the number of tickets. Heap entries go stale
+when a clock moves; they are checked when they reach the top and pushed anew, so that no change has to
+search a heap.
 
 This module is pure: no clock, no awaiting, no slots.
 """
@@ -18,151 +26,201 @@ This module is pure: no clock, no awaiting, no slots.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from admission.demand import Demand, Priority
 from admission.ticket import Ticket
 
-__all__ = ["FairClock", "Line", "TenantClock"]
+__all__ = ["BATCH_TURN", "Charge", "Flow", "Order"]
+
+BATCH_TURN = 8
+_SPARE = 64
+_REMEMBERED = 512
+"""Tenants that an order keeps in mind at least, after their last ticket has left it."""
 
 
-class TenantClock:
-    """The virtual clock of one tenant, shared by all lines it waits in."""
+class Share:
+    """One tenant at one pool, in one priority: its virtual clock and the flows in which it waits there."""
 
-    __slots__ = ("finish", "flows", "name", "weight")
-
-    def __init__(self, name: str, weight: float) -> None:
-        self.name = name
-        self.weight = weight
-        self.finish = 0.0
-        self.flows: dict[Line, Flow] = {}
-
-
-class FairClock:
-    """Virtual time and the tenants' clocks. Forgets tenants that no longer matter."""
+    __slots__ = ("finish", "flows")
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self._tenants: dict[str, TenantClock] = {}
-        self._weights: dict[str, float] = {}
+        self.finish = 0.0
+        self.flows: dict[Flow, None] = {}
 
-    def set_weights(self, weights: dict[str, float]) -> None:
-        """Weights by tenant name; a tenant that is not named has weight 1."""
-        self._weights = dict(weights)
-        for tenant in self._tenants.values():
-            tenant.weight = self._weights.get(tenant.name, 1.0)
 
-    def tenant(self, name: str) -> TenantClock:
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            tenant = self._tenants[name] = TenantClock(name, self._weights.get(name, 1.0))
-        return tenant
+@dataclass(slots=True)
+class Standing:
+    """A flow's place in one order."""
 
-    def charge(self, ticket: Ticket, start: float) -> None:
-        """The ticket is served, with this start tag."""
-        tenant = self.tenant(ticket.demand.tenant)
-        self.now = max(self.now, start)
-        ticket.charged = ticket.demand.cost / tenant.weight
-        tenant.finish = max(tenant.finish, start) + ticket.charged
-        self._moved(tenant)
+    share: Share
+    since: float
+    """Virtual time when the flow began to wait."""
+    entry: int = 0
+    """The number of its valid heap entry."""
 
-    def correct(self, tenant_name: str, difference: float) -> None:
-        """The real cost was `difference` tokens above (or below) the estimate."""
-        tenant = self._tenants.get(tenant_name)
-        if tenant is not None:
-            tenant.finish = max(0.0, tenant.finish + difference / tenant.weight)
-            self._moved(tenant)
-
-    def refund(self, ticket: Ticket) -> None:
-        """The ticket was served but nothing was done with it."""
-        tenant = self._tenants.get(ticket.demand.tenant)
-        if tenant is not None and ticket.charged:
-            tenant.finish -= ticket.charged
-            ticket.charged = 0.0
-            self._moved(tenant)
-
-    def forget_if_idle(self, name: str) -> None:
-        """Drop a tenant whose clock no longer says anything: nothing waits, and it is not ahead."""
-        tenant = self._tenants.get(name)
-        if tenant is not None and not tenant.flows and tenant.finish <= self.now:
-            del self._tenants[name]
-
-    def _moved(self, tenant: TenantClock) -> None:
-        for line, flow in tenant.flows.items():
-            line.push(flow)
+    @property
+    def start(self) -> float:
+        return max(self.share.finish, self.since)
 
 
 class Flow:
-    """The waiting tickets of one tenant in one line, in arrival order."""
+    """Tickets that ask alike, in arrival order. It stands in orders only while it has tickets."""
 
-    __slots__ = ("entry", "tenant", "tickets")
+    __slots__ = ("kind", "standings", "tenant", "tickets")
 
-    def __init__(self, tenant: TenantClock) -> None:
-        self.tenant = tenant
+    def __init__(self, demand: Demand) -> None:
+        self.tenant = demand.tenant
+        self.kind = (demand.priority, demand.width)
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
-        self.entry = 0
+        self.standings: dict[Order, Standing] = {}
 
     @property
     def head(self) -> Ticket:
         return next(iter(self.tickets.values()))
 
-    @property
-    def start(self) -> float:
-        return max(self.tenant.finish, self.head.arrival_tag)
+    def stand_in(self, orders: Iterable[Order]) -> None:
+        """Wait in these orders and in no others, keeping the places that it has."""
+        wanted = dict.fromkeys(orders)
+        for order in [order for order in self.standings if order not in wanted]:
+            order.leave(self)
+        for order in wanted:
+            if order not in self.standings:
+                order.enter(self)
 
-
-class Line:
-    """Tickets of one model and one priority, in fair order."""
-
-    __slots__ = ("_clock", "_entries", "_heap", "size")
-
-    def __init__(self, clock: FairClock) -> None:
-        self._clock = clock
-        self._heap: list[tuple[float, int, int, Flow]] = []
-        self._entries = 0
-        self.size = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def join(self, ticket: Ticket) -> None:
-        tenant = self._clock.tenant(ticket.demand.tenant)
-        ticket.arrival_tag = self._clock.now
-        flow = tenant.flows.get(self)
-        if flow is None:
-            flow = tenant.flows[self] = Flow(tenant)
-        flow.tickets[ticket.seq] = ticket
-        self.size += 1
-        if len(flow.tickets) == 1:
-            self.push(flow)
+    def join(self, ticket: Ticket, orders: Iterable[Order]) -> None:
+        self.tickets[ticket.seq] = ticket
+        if len(self.tickets) == 1:
+            self.stand_in(orders)
 
     def leave(self, ticket: Ticket) -> None:
-        """Take a ticket out of its flow: served or withdrawn."""
-        tenant = self._clock.tenant(ticket.demand.tenant)
-        flow = tenant.flows[self]
-        was_head = flow.head is ticket
-        del flow.tickets[ticket.seq]
-        self.size -= 1
-        if not flow.tickets:
-            flow.entry = 0
-            del tenant.flows[self]
+        """Take a ticket out: served, withdrawn or refused."""
+        was_head = self.head is ticket
+        del self.tickets[ticket.seq]
+        if not self.tickets:
+            self.stand_in(())
         elif was_head:
-            self.push(flow)
+            for order in self.standings:
+                order.restate(self)
 
-    def push(self, flow: Flow) -> None:
-        """(Re)state where a flow stands; older entries of it become void."""
-        self._entries += 1
-        flow.entry = self._entries
-        heapq.heappush(self._heap, (flow.start, flow.head.seq, flow.entry, flow))
-        if len(self._heap) > 64 and len(self._heap) > 4 * self.size:
-            self._heap = [item for item in self._heap if item[3].entry == item[2]]
-            heapq.heapify(self._heap)
 
-    def first(self) -> tuple[float, Ticket] | None:
-        """The next ticket and its start tag, left in its place."""
-        heap = self._heap
+class Charge:
+    """What a grant has cost its tenant: the estimate, until the real cost is known."""
+
+    __slots__ = ("_cost", "_order", "_share", "_weight")
+
+    def __init__(self, order: Order, share: Share, cost: float, weight: float) -> None:
+        self._order = order
+        self._share = share
+        self._cost = cost
+        self._weight = weight
+
+    def settle(self, cost: float) -> None:
+        """It was `cost`; 0 if nothing was done. The last call counts."""
+        self._share.finish += (cost - self._cost) / self._weight
+        self._cost = cost
+        self._order.moved(self._share)
+
+
+class Order:
+    """The fair order of all that wait for one pool. Tenants that are not in `weights` weigh 1."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+        self._heaps: dict[tuple[Priority, int], list[tuple[float, int, int, Flow]]] = {}
+        self._now = dict.fromkeys(Priority, 0.0)
+        self._shares: dict[tuple[Priority, str], Share] = {}
+        self._sweep_at = 2 * _REMEMBERED
+        self._flows = Counter[Priority]()
+        self._entries = itertools.count(1)
+        self._passed_batch = 0
+
+    def __repr__(self) -> str:
+        entries = sum(map(len, self._heaps.values()))
+        return f"<Order {self._flows.total()} flows, {len(self._shares)} tenants, {entries} entries>"
+
+    def heads(self) -> list[Ticket]:
+        """The next ticket of each priority and width, left in its place; first comes first."""
+        tops = [(kind, top) for kind, heap in self._heaps.items() if (top := self._top(heap)) is not None]
+        ranked = [(self._rank(kind[0]), start, seq, flow) for kind, (start, seq, _, flow) in tops]
+        return [flow.head for _, _, _, flow in sorted(ranked, key=lambda entry: entry[:3])]
+
+    def charge(self, flow: Flow, cost: float) -> Charge:
+        """The head of this flow is served here."""
+        standing, priority = flow.standings[self], flow.kind[0]
+        if priority is Priority.BATCH:
+            self._passed_batch = 0
+        elif self._flows[Priority.BATCH]:
+            self._passed_batch += 1
+        self._now[priority] = max(self._now[priority], standing.start)
+        weight = self._weights.get(flow.tenant, 1.0)
+        standing.share.finish = standing.start + cost / weight
+        self.moved(standing.share)
+        return Charge(self, standing.share, cost, weight)
+
+    # -- for flows and charges
+
+    def enter(self, flow: Flow) -> None:
+        """The flow begins to wait here."""
+        priority = flow.kind[0]
+        share = self._share(priority, flow.tenant)
+        flow.standings[self] = Standing(share, self._now[priority])
+        share.flows[flow] = None
+        self._flows[priority] += 1
+        self.restate(flow)
+
+    def leave(self, flow: Flow) -> None:
+        """The flow waits here no longer."""
+        del flow.standings.pop(self).share.flows[flow]
+        self._flows[flow.kind[0]] -= 1
+
+    def restate(self, flow: Flow) -> None:
+        """State anew where a flow stands; older entries of it become void."""
+        standing = flow.standings[self]
+        standing.entry = next(self._entries)
+        heap = self._heaps.setdefault(flow.kind, [])
+        heapq.heappush(heap, (standing.start, flow.head.seq, standing.entry, flow))
+        if len(heap) > _SPARE + 4 * self._flows[flow.kind[0]]:
+            heap[:] = [entry for entry in heap if self._valid(entry)]
+            heapq.heapify(heap)
+
+    def moved(self, share: Share) -> None:
+        """The clock of a share was changed."""
+        for flow in share.flows:
+            self.restate(flow)
+
+    # -- mechanism
+
+    def _top(self, heap: list[tuple[float, int, int, Flow]]) -> tuple[float, int, int, Flow] | None:
         while heap:
-            start, _, entry, flow = heap[0]
-            if flow.entry == entry:
-                return start, flow.head
+            if self._valid(heap[0]):
+                return heap[0]
             heapq.heappop(heap)
         return None
+
+    def _valid(self, entry: tuple[float, int, int, Flow]) -> bool:
+        standing = entry[3].standings.get(self)
+        return standing is not None and standing.entry == entry[2]
+
+    def _rank(self, priority: Priority) -> int:
+        return -1 if priority is Priority.BATCH and self._passed_batch >= BATCH_TURN else int(priority)
+
+    def _share(self, priority: Priority, tenant: str) -> Share:
+        key = priority, tenant
+        share = self._shares.get(key)
+        if share is None:
+            if len(self._shares) >= self._sweep_at:
+                self._sweep()
+            share = self._shares[key] = Share()
+        return share
+
+    def _sweep(self) -> None:
+        """Forget tenants that wait for nothing here, but for those whose clocks are furthest ahead."""
+        idle = [key for key, share in self._shares.items() if not share.flows]
+        idle.sort(key=lambda key: self._shares[key].finish - self._now[key[0]])
+        for key in idle[:-_REMEMBERED]:
+            del self._shares[key]
+        self._sweep_at = 2 * len(self._shares) + _REMEMBERED

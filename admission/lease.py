@@ -10,6 +10,8 @@ have taken a slot for it. `release()` states how the work ended, because that de
 of the slot. It is synchronous, never awaits, and only the first call counts, so that it can stand at
 the earliest right moment *and* in a `finally`.
 
+`settle_cost()` may come before or after the release: what the work cost in truth is often known later.
+
 This module never awaits and knows nothing of HTTP.
 """
 
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+
+from admission.demand import Demand
 
 __all__ = ["Lease", "LeaseState", "Outcome"]
 
@@ -35,7 +39,7 @@ class Outcome(Enum):
     REFUSED = "refused"
     """A complete answer that was no success: no slot was taken, or it is over."""
     UNUSED = "unused"
-    """Nothing ever reached the upstream: its slots were never touched."""
+    """Nothing ever reached the upstream: its slots were never touched, and its tenant is not charged."""
     ABANDONED = "abandoned"
     """Anything else. The backend may still be busy: its slots must be verified before reuse."""
 
@@ -49,50 +53,47 @@ class Lease:
     """Made by the scheduler only; one a granted ticket."""
 
     __slots__ = (
+        "_clock",
+        "_on_cost",
         "_on_release",
-        "_on_start",
-        "body_bytes",
         "delivered",
+        "demand",
         "granted_at",
-        "model",
         "outcome",
         "pool_name",
         "started_at",
         "state",
-        "tenant",
-        "width",
     )
 
     def __init__(
         self,
+        demand: Demand,
         *,
         pool_name: str,
-        tenant: str,
-        model: str,
-        width: int,
-        body_bytes: int,
-        granted_at: float,
-        on_start: Callable[[Lease], float],
+        clock: Callable[[], float],
+        on_cost: Callable[[float], None],
         on_release: Callable[[Lease], None],
     ) -> None:
+        self.demand = demand
         self.pool_name = pool_name
-        self.tenant = tenant
-        self.model = model
-        self.width = width
-        self.body_bytes = body_bytes
-        self.granted_at = granted_at
+        self.granted_at = clock()
         self.started_at: float | None = None
         self.delivered = False
         """Whether the upstream has sent an event of this request: it then notices a closed
         connection at its next write, and not only at its one-second check."""
         self.outcome: Outcome | None = None
         self.state = LeaseState.GRANTED
-        self._on_start = on_start
+        self._clock = clock
+        self._on_cost = on_cost
         self._on_release = on_release
 
     def __repr__(self) -> str:
         ended = f" {self.outcome.value}" if self.outcome else ""
-        return f"<Lease {self.pool_name} x{self.width} {self.tenant} {self.state.value}{ended}>"
+        return f"<Lease {self.pool_name} x{self.width} {self.demand.tenant} {self.state.value}{ended}>"
+
+    @property
+    def width(self) -> int:
+        return self.demand.width
 
     @property
     def live(self) -> bool:
@@ -102,7 +103,11 @@ class Lease:
         """The upstream's response headers are here. Without effect unless the lease is GRANTED."""
         if self.state is LeaseState.GRANTED:
             self.state = LeaseState.STARTED
-            self.started_at = self._on_start(self)
+            self.started_at = self._clock()
+
+    def settle_cost(self, cost: float) -> None:
+        """What the work cost in truth, in tokens. May be called again; the last call counts."""
+        self._on_cost(cost)
 
     def release(self, outcome: Outcome) -> None:
         """Give the slots back. Only the first call has an effect."""

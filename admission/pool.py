@@ -10,11 +10,11 @@ This module never awaits and reads no clock. It changes counts; who gets a freed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from admission.lease import Lease, Outcome
-from admission.quarantine import Probe, Quarantine, Reading
+from admission.quarantine import Probe, Quarantine
 
 __all__ = ["PoolStatus", "SlotPool"]
 
@@ -36,6 +36,8 @@ class PoolStatus:
 
 
 class SlotPool:
+    """`name` is the backend's, and the only one."""
+
     def __init__(self, name: str, total: int, *, shared: bool = False, admitting: bool = True) -> None:
         self.name = name
         self.total = total
@@ -54,6 +56,8 @@ class SlotPool:
         self.on_quarantine: Callable[[], None] = _nobody_asks
         """Called when slots have to be verified: whoever probes sets it."""
         self._leased = 0
+        self._ours_at_most = 0
+        """Slots that leases held when the last probe left, or were granted since."""
 
     def __repr__(self) -> str:
         return (
@@ -76,6 +80,7 @@ class SlotPool:
     def take(self, lease: Lease) -> None:
         self.leases[lease] = None
         self._leased += lease.width
+        self._ours_at_most += lease.width
 
     def give_back(self, lease: Lease, now: float) -> None:
         """A lease has ended; its slots are idle or quarantined, as its outcome says."""
@@ -84,7 +89,7 @@ class SlotPool:
         assert lease.outcome is not None
         self.released[lease.outcome] += 1
         if not lease.outcome.verified:
-            self.quarantine.add(lease, now)
+            self.quarantine.add(lease, now, total=self.total)
             self.on_quarantine()
         if lease.outcome is Outcome.FINISHED:
             took = now - lease.granted_at
@@ -95,12 +100,19 @@ class SlotPool:
             self.on_idle()
 
     def probe_sent(self, now: float) -> Probe:
+        self._ours_at_most = self._leased
         return self.quarantine.sent(now, self.leases)
 
-    def probe_answered(self, probe: Probe, busy: int) -> Reading:
-        reading = self.quarantine.answered(probe, busy, self.leases)
-        self.foreign = reading.foreign
-        return reading
+    def probe_answered(self, probe: Probe, running: frozenset[Hashable] | None, now: float) -> int:
+        """`running` names the tasks that the backend was working on; None if that stays unknown.
+
+        To be called `SETTLE_S` after the answer came. Returns how many slots have left the quarantine.
+        """
+        returned = self.quarantine.answered(probe, running, now, total=self.total)
+        if running is not None:
+            ours = self._ours_at_most + self.quarantine.closed_before(probe)
+            self.foreign = max(0, len(running) - ours)
+        return returned
 
     def restarted(self) -> None:
         """The backend is a new process: whatever its slots were busy with is gone."""
@@ -108,7 +120,7 @@ class SlotPool:
         self.foreign = 0
 
     def next_probe_at(self) -> float | None:
-        return self.quarantine.next_probe_at(self.foreign)
+        return self.quarantine.next_probe_at(foreign=self.foreign)
 
     def status(self, now: float) -> PoolStatus:
         return PoolStatus(

@@ -1,52 +1,66 @@
 """Which abandoned slots are idle again: a pure rule over leases, quarantined slots and probes.
 
 When a request ends in any other way than by the upstream's own end, its connection is closed, but
-llama-server may go on working on it, above all in prefill. Its slots are quarantined until the
-backend shows that they are idle. The backend is asked with a *probe* (`GET /slots`), and asking is
-not free: llama-server looks for closed connections only after one second without any result in the
-whole server, and an answer to `/slots` counts as a result. Polling quickly therefore keeps
-the abandoned work alive. From that follow the times below:
+llama-server may go on working on it, above all in prefill. Its slots are quarantined until the backend
+shows that they are idle.
 
-* an early probe `EARLY_S` after the close if the stream had delivered events: llama-server then
-  notices at its next write, so a cancelled decode costs its slot no more than that;
-* otherwise the first probe after `SPACING_S`, and never two within `SPACING_S` while one of ours
-  may be waiting to be noticed.
+**When to ask.** The backend is asked with a *probe* (`GET /slots`), and asking is not free:
+llama-server looks for closed connections only after one second without any result in the whole server,
+and an answer to `/slots` counts as a result. Polling quickly therefore keeps the abandoned work alive. So:
 
-Reading an answer: of the slots that are busy, those of live leases that were started before the
-probe left are accounted for. The rest is *stale*. As many quarantined slots stay as are stale; the
-others return, oldest first. Whatever could be either way counts against returning: a lease that
-ended or started while the probe was under way, or that is granted but not started, and of a wide
-lease only the one slot that it surely uses. A slot whose request was closed before its response headers
-may be about to become busy: only a probe sent `UNSTARTED_S` (plus time for a big body to be parsed)
-after the close can show it idle, or one that follows a probe that saw it busy.
+* an early probe `EARLY_S` after the close if the stream had delivered events: llama-server then notices
+  at its next write, so a cancelled decode costs its slot no more than that;
+* otherwise the first probe after `SPACING_S`, and from the answer to one probe to the next no less than
+  that while one of ours may be waiting to be noticed.
+
+**What an answer means.** It names the tasks that are running. A request that was closed and is not over
+is among them, and among those of every answer since. So each answer is kept as a `View`, from which
+later answers strike the tasks that have ended; of what is left, leases that had their slots for certain
+when the probe left, and are live still, account for one each. The rest bounds how many quarantined
+slots can be busy yet: so many stay, the others return, oldest first. (One answer alone would not do:
+where every slot but one is always busy with requests that say nothing before their end, it can never
+show that the one is idle.)
+
+Whatever could be either way counts against returning: a lease that ended or started while the probe was
+under way, or that is granted but not started, and of a wide lease only the one slot that it surely
+uses. An answer is to be read `SETTLE_S` after it came, because the end of a request may have been on
+its way at that moment.
+
+A request that was closed before its response headers may be about to take its slot: only a probe sent
+`UNSTARTED_S` (plus time for a big body to be parsed) after the close shows anything about it.
 
 This module never awaits, reads no clock and opens no socket: the times are arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from admission.lease import Lease
 
 __all__ = [
+    "CERTAIN_S",
     "EARLY_S",
+    "SETTLE_S",
     "SHARED_S",
     "SPACING_S",
-    "UNSTARTED_S",
     "Probe",
     "Quarantine",
     "QuarantinedSlot",
-    "Reading",
 ]
 
 EARLY_S = 0.1
 SPACING_S = 1.5
+SETTLE_S = 0.05
 SHARED_S = 2.0
 UNSTARTED_S = 0.5
 UNSTARTED_S_PER_MIB = 0.1
+CERTAIN_S = 10.0
+"""A live request that was granted so long ago has its slot, whether or not it has said so: by then it is
+connected, sent and parsed."""
 _MIB = 1024 * 1024
+_MOST_VIEWS = 32
 
 
 @dataclass(slots=True)
@@ -54,79 +68,81 @@ class QuarantinedSlot:
     """One slot of an abandoned lease."""
 
     closed_at: float
-    started: bool
+    visible_from: float
+    """A probe that leaves from then on shows the slot busy if it is."""
     delivered: bool
-    body_bytes: int
+    refills: bool
+    """Whether the request may hold more work than slots: what is deferred takes the place of what ends."""
     probed: bool = False
     """Whether a probe has left since the close."""
-    seen_busy: bool = False
 
-    def judged_by_probe_sent_at(self, sent_at: float) -> bool:
-        """Whether a probe that left then can show this slot idle."""
-        if self.started or self.seen_busy:
-            return sent_at > self.closed_at
-        return sent_at >= self.closed_at + self._unstarted_wait_s
+    @classmethod
+    def of(cls, lease: Lease, now: float, *, refills: bool) -> QuarantinedSlot:
+        parsing_s = UNSTARTED_S + UNSTARTED_S_PER_MIB * lease.demand.body_bytes / _MIB
+        visible_from = now if lease.started_at is not None else now + parsing_s
+        return cls(now, visible_from, lease.delivered, refills)
 
     @property
-    def _unstarted_wait_s(self) -> float:
-        return UNSTARTED_S + UNSTARTED_S_PER_MIB * self.body_bytes / _MIB
+    def noticed_at_a_write(self) -> bool:
+        """Whether asking cannot keep it alive: it decodes, if no probe found it busy."""
+        return self.delivered and not self.probed
 
     @property
     def wants_probe_at(self) -> float:
-        if self.delivered and not self.probed:
+        if self.noticed_at_a_write:
             return self.closed_at + EARLY_S
-        if not self.started and not self.seen_busy:
-            return self.closed_at + max(SPACING_S, self._unstarted_wait_s)
-        return self.closed_at + SPACING_S
+        return max(self.closed_at + SPACING_S, self.visible_from)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question under way: when it left, and which leases explain a busy slot for certain."""
+    """A question under way: when it left, and the leases that had their slots by then."""
 
     sent_at: float
-    started: tuple[Lease, ...]
+    certain: tuple[Lease, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one answer means. `returned` slots left the quarantine."""
+@dataclass(slots=True, eq=False)
+class View:
+    """What one answer showed, less what has ended since."""
 
-    returned: int
-    stale: int
-    foreign: int
-    """Busy slots that no lease, live or just ended, and no quarantined slot can explain."""
+    sent_at: float
+    running: frozenset[Hashable]
+    certain: tuple[Lease, ...]
+
+    @property
+    def stale_at_most(self) -> int:
+        """How many running tasks may belong to slots that are quarantined."""
+        return len(self.running) - sum(lease.live for lease in self.certain)
 
 
 class Quarantine:
     """The abandoned slots of one backend."""
 
-    __slots__ = ("_last_sent_at", "_recent", "shared", "slots")
+    __slots__ = ("_asked_at", "_views", "shared", "slots")
 
     def __init__(self, *, shared: bool = False) -> None:
         self.slots: list[QuarantinedSlot] = []
+        """Oldest first."""
         self.shared = shared
-        self._last_sent_at: float | None = None
-        self._recent: list[Lease] = []
+        self._asked_at: float | None = None
+        self._views: list[View] = []
 
     def __repr__(self) -> str:
-        return f"<Quarantine {len(self.slots)} slots>"
+        return f"<Quarantine {len(self.slots)} slots, {len(self._views)} views>"
 
     def __len__(self) -> int:
         return len(self.slots)
 
-    def add(self, lease: Lease, now: float) -> None:
+    def add(self, lease: Lease, now: float, *, total: int) -> None:
         """Every slot of an abandoned lease, from the moment its connection was closed."""
-        started = lease.started_at is not None
-        self.slots.extend(
-            QuarantinedSlot(now, started, lease.delivered, lease.body_bytes) for _ in range(lease.width)
-        )
+        refills = lease.width >= total
+        self.slots += [QuarantinedSlot.of(lease, now, refills=refills) for _ in range(lease.width)]
 
-    def clear(self) -> int:
-        """The backend was restarted: nothing of ours is left in it. Returns how many slots that frees."""
-        freed = len(self.slots)
+    def clear(self) -> None:
+        """The backend was restarted: nothing of ours is left in it."""
         self.slots.clear()
-        return freed
+        self._views.clear()
 
     def expire(self, now: float, max_s: float) -> int:
         """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
@@ -137,44 +153,69 @@ class Quarantine:
     def oldest_age_s(self, now: float) -> float:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)
 
-    def next_probe_at(self, foreign: int) -> float | None:
+    def closed_before(self, probe: Probe) -> int:
+        """How many quarantined slots the probe may have seen busy."""
+        return sum(slot.closed_at <= probe.sent_at for slot in self.slots)
+
+    # -- when to ask
+
+    def next_probe_at(self, *, foreign: int) -> float | None:
         """When the next probe may leave; None while there is nothing to ask."""
         wanted = min((slot.wants_probe_at for slot in self.slots), default=None)
         if self.shared or foreign:
-            again = (self._last_sent_at + SHARED_S) if self._last_sent_at is not None else 0.0
+            again = 0.0 if self._asked_at is None else self._asked_at + SHARED_S
             wanted = again if wanted is None else min(wanted, again)
-        if wanted is None or self._last_sent_at is None or not self._may_wait_to_be_noticed():
+        if wanted is None or self._asked_at is None or all(slot.noticed_at_a_write for slot in self.slots):
             return wanted
-        return max(wanted, self._last_sent_at + SPACING_S)
-
-    def _may_wait_to_be_noticed(self) -> bool:
-        """Whether a probe could keep abandoned work alive: some slot's close may not be noticed yet.
-
-        A single decode that nobody has asked about is not among them: it is noticed at its next write.
-        """
-        waiting = [slot for slot in self.slots if slot.probed or not slot.delivered]
-        return bool(waiting)
+        return max(wanted, self._asked_at + SPACING_S)
 
     def sent(self, now: float, live: Iterable[Lease]) -> Probe:
         """A probe leaves now."""
-        self._last_sent_at = now
+        self._asked_at = now
         for slot in self.slots:
             slot.probed = True
-        self._recent = list(live)
-        return Probe(now, tuple(lease for lease in self._recent if lease.started_at is not None))
+        return Probe(now, tuple(lease for lease in live if _has_its_slot(lease, now)))
 
-    def answered(self, probe: Probe, busy: int, live: Iterable[Lease]) -> Reading:
-        """`busy` slots were processing when the backend answered."""
-        explained = sum(1 for lease in probe.started if lease.live)
-        stale = max(0, busy - explained)
-        judged = [slot for slot in self.slots if slot.judged_by_probe_sent_at(probe.sent_at)]
-        asked = [slot for slot in self.slots if slot.closed_at < probe.sent_at]
-        returned = judged[: max(0, len(judged) - stale)]
-        kept = judged[len(returned) :]
-        for slot in asked if stale >= len(asked) else kept:
-            slot.seen_busy = True
-        gone = {id(slot) for slot in returned}
-        self.slots = [slot for slot in self.slots if id(slot) not in gone]
-        possible = {id(lease): lease.width for lease in (*self._recent, *live)}
-        foreign = max(0, busy - sum(possible.values()) - len(self.slots) - len(returned))
-        return Reading(len(returned), stale, foreign)
+    # -- what an answer means
+
+    def answered(self, probe: Probe, running: frozenset[Hashable] | None, now: float, *, total: int) -> int:
+        """These tasks were running when the backend answered; None if it gave no answer that can be read.
+
+        Returns how many slots have left the quarantine.
+        """
+        self._asked_at = now
+        if running is None:
+            return 0
+        self._add_view(View(probe.sent_at, running, probe.certain))
+        for slot in self.slots:
+            if slot.refills and slot.visible_from <= probe.sent_at:
+                slot.visible_from = probe.sent_at
+                slot.refills = len(running) >= total
+        return self._return_idle()
+
+    def _add_view(self, latest: View) -> None:
+        self._views.append(latest)
+        for view in self._views:
+            view.running &= latest.running
+        if len(self._views) > _MOST_VIEWS:
+            del self._views[1::2]
+
+    def _return_idle(self) -> int:
+        """Keep as many slots as may be busy by every view, oldest last."""
+        room = {view: view.stale_at_most for view in self._views}
+        kept: list[QuarantinedSlot] = []
+        for slot in reversed(self.slots):
+            judging = [view for view in self._views if view.sent_at >= slot.visible_from]
+            if all(room[view] > 0 for view in judging):
+                kept.append(slot)
+                for view in judging:
+                    room[view] -= 1
+        returned = len(self.slots) - len(kept)
+        self.slots = kept[::-1]
+        if not self.slots:
+            self._views.clear()
+        return returned
+
+
+def _has_its_slot(lease: Lease, now: float) -> bool:
+    return lease.started_at is not None or now - lease.granted_at >= CERTAIN_S

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from admission.demand import Demand
 from admission.scheduler import QueueLimits, Scheduler
-from admission.ticket import Demand, Ticket
+from admission.ticket import Ticket
 
 __all__ = ["AdmissionQueue"]
 
@@ -16,33 +17,36 @@ class AdmissionQueue:
 
     def __init__(self, limits: QueueLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.scheduler = Scheduler(limits, loop.time)
+        self.scheduler.on_dispatch = self._arm
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<AdmissionQueue {self.scheduler!r}>"
 
     def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
         """See `Scheduler.submit`. Raises `Refused`."""
-        ticket = self.scheduler.submit(demand, on_settled)
-        if ticket.queued:
-            self._arm()
-        return ticket
+        return self.scheduler.submit(demand, on_settled)
 
     def close(self) -> None:
-        """No timer is left behind."""
+        """No timer is left behind, and none is set any more."""
+        self._closed = True
+        self._disarm()
+
+    def _arm(self) -> None:
+        """Have the timer go off when the scheduler needs it; too early does no harm."""
+        at = self.scheduler.next_tick_at()
+        if self._closed or at is None or (self._timer is not None and self._timer.when() <= at):
+            return
+        self._disarm()
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self) -> None:
-        at = self.scheduler.next_tick_at()
-        if at is None or (self._timer is not None and self._timer.when() <= at):
-            return
-        self.close()
-        self._timer = self._loop.call_at(at, self._tick)
-
     def _tick(self) -> None:
         self._timer = None
         self.scheduler.tick()
-        self._arm()

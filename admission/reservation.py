@@ -1,74 +1,71 @@
 """Wide tickets: a ticket that needs several slots of one backend at once.
 
 Slots free one by one, so a wide ticket that merely waited its turn would never see enough of them. When
-it comes to the head of its line it is *parked* at one backend, which then holds the slots that become free
-until its width is there. Held slots are idle slots, so holding has an end: after `hold` seconds the
-backend *yields* to narrower tickets for `YIELD_S`, then holds again, twice as long. So a wide ticket gets
-there in the end, and no slot idles without bound for it.
+it comes first in a pool's order and does not fit, it reserves the pool, which then holds the slots that
+become free until the width is there. Held slots are idle slots, so holding has an end: after `hold_s`
+the pool *yields* to those who do fit for `YIELD_S`, then holds again, twice as long:
 
-    holding --hold_s over--> yielding --YIELD_S over--> holding (2 * hold_s, at most LONGEST_HOLD_S) ...
+    holding --hold_s over--> yielding --YIELD_S over--> holding (2 * hold_s) ...
 
-This module is pure; the times are arguments.
+A hold that lasts as long as what was running when it began sees every slot come free; so the ticket
+gets there, after at most about four times that long, and no slot is ever held idle for longer than the
+longest request runs.
+
+The ticket stays in the order meanwhile and is charged when it is granted. This module is pure; the
+times are arguments.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from admission.ticket import Ticket
 
-__all__ = ["Reservation"]
+__all__ = ["FIRST_HOLD_S", "YIELD_S", "Reservation"]
 
 FIRST_HOLD_S = 2.0
-LONGEST_HOLD_S = 30.0
 YIELD_S = 1.0
 
 
 class Reservation:
-    """The wide tickets parked at one backend, first come first served."""
+    """One pool's: for one ticket at a time, or none."""
 
-    __slots__ = ("_hold_s", "_holding", "_phase_ends_at", "parked")
+    __slots__ = ("_hold_s", "_holding", "_phase_ends_at", "ticket")
 
     def __init__(self) -> None:
-        self.parked: OrderedDict[int, Ticket] = OrderedDict()
+        self.ticket: Ticket | None = None
         self._holding = False
         self._hold_s = FIRST_HOLD_S
         self._phase_ends_at = 0.0
 
+    def __repr__(self) -> str:
+        if self.ticket is None:
+            return "<Reservation for nobody>"
+        return f"<Reservation {'holds' if self._holding else 'yields'} for {self.ticket!r}>"
+
     @property
-    def head(self) -> Ticket | None:
-        return next(iter(self.parked.values()), None)
+    def holds(self) -> bool:
+        """Whether others must leave this pool's free slots alone just now."""
+        return self.ticket is not None and self._holding
 
-    def park(self, ticket: Ticket, now: float) -> None:
-        self.parked[ticket.seq] = ticket
-        if len(self.parked) == 1:
-            self._begin(now)
-
-    def leave(self, ticket: Ticket, now: float) -> None:
-        """Granted or withdrawn; the next parked ticket starts with a short hold of its own."""
-        was_head = self.head is ticket
-        del self.parked[ticket.seq]
-        if was_head:
-            self._begin(now)
-
-    def holds(self, now: float) -> bool:
-        """Whether narrower tickets must leave this backend's free slots alone just now."""
-        if not self.parked:
-            return False
-        while now >= self._phase_ends_at:
-            if self._holding:
-                self._holding = False
-                self._phase_ends_at += YIELD_S
-            else:
-                self._holding = True
-                self._hold_s = min(2 * self._hold_s, LONGEST_HOLD_S)
-                self._phase_ends_at += self._hold_s
-        return self._holding
-
-    def next_change_at(self) -> float | None:
-        return self._phase_ends_at if self.parked else None
-
-    def _begin(self, now: float) -> None:
+    def begin(self, ticket: Ticket, now: float) -> None:
+        self.ticket = ticket
         self._holding = True
         self._hold_s = FIRST_HOLD_S
         self._phase_ends_at = now + FIRST_HOLD_S
+
+    def end(self) -> None:
+        """The ticket got its slots, here or elsewhere, or will not get them here."""
+        self.ticket = None
+
+    def advance(self, now: float) -> None:
+        """Time has passed."""
+        while self.ticket is not None and now >= self._phase_ends_at:
+            if self._holding:
+                self._phase_ends_at += YIELD_S
+            else:
+                self._hold_s *= 2
+                self._phase_ends_at += self._hold_s
+            self._holding = not self._holding
+
+    def next_change_at(self) -> float | None:
+        """When the phase changes; after `advance` never in the past."""
+        return self._phase_ends_at if self.ticket is not None else None

@@ -1,17 +1,17 @@
 """The admission queue: which ticket gets which slot, decided synchronously over plain data.
 
-A *lane* holds the tickets of one model, in two lines (interactive, batch), and the pools that may serve
-it. A freed slot goes to the first ticket in order that may use it. What holds after every call:
+A *lane* holds the tickets of one model; a *gate* is a pool and the order of those who wait for it. A
+ticket waits at every gate that serves its model, and a freed slot goes to the first ticket in its
+gate's order that fits. What holds after every call:
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
-I2  No slot idles while an admissible ticket waits (but for slots held for a wide ticket).
+I2  No slot idles while a ticket that may have it waits, but for slots held for a wide ticket.
 I3  Nobody overtakes within a tenant, a model, a priority and a width.
 I4  Every ticket is settled exactly once; every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
-Order: interactive before batch; but a batch ticket that has waited `BATCH_AGE_S` since it came and since
-the last batch grant goes first, so that batch work gets at least that rate. Within a class the fair
-order of `admission.fair`. Wide tickets: see `admission.reservation`.
+The order is that of `admission.fair`. A wide ticket that comes first and does not fit reserves the gate
+(`admission.reservation`); a ticket for one slot that comes first and does not fit lets nobody pass.
 
 A check and the taking of what it found are one step: nothing here awaits. Times come from `clock`.
 """
@@ -21,18 +21,19 @@ from __future__ import annotations
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
+from admission.demand import Demand, Priority
 from admission.errors import Refusal, Refused
-from admission.fair import FairClock, Line
+from admission.fair import Charge, Flow, Order
 from admission.lease import Lease, Outcome
 from admission.pool import SlotPool, mean_service_s
 from admission.reservation import Reservation
-from admission.ticket import Demand, Priority, Ticket
+from admission.ticket import Ticket
 
 __all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
 
-BATCH_AGE_S = 5.0
 _UNKNOWN_SERVICE_S = 2.0
 
 
@@ -53,49 +54,83 @@ class QueueStatus:
     oldest_s: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """A pool and those who wait for it."""
+
+    pool: SlotPool
+    order: Order
+    reservation: Reservation = field(default_factory=Reservation)
+
+
 class Lane:
-    """The tickets of one model and the pools that may serve it."""
+    """The tickets of one model and the gates that they may pass."""
 
-    __slots__ = ("last_batch_at", "lines", "model", "pools", "waiting")
+    __slots__ = ("_flows", "gates", "waiting")
 
-    def __init__(self, model: str, clock: FairClock) -> None:
-        self.model = model
-        self.pools: tuple[SlotPool, ...] = ()
-        self.lines = {priority: Line(clock) for priority in Priority}
+    def __init__(self) -> None:
+        self.gates: tuple[Gate, ...] = ()
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
-        """All queued tickets in the order they came, parked ones too: deadlines are read off its front."""
-        self.last_batch_at = 0.0
+        """All queued tickets in the order they came: deadlines are read off its front."""
+        self._flows: dict[tuple[str, Priority, int], Flow] = {}
 
-    def first(self, now: float) -> tuple[tuple[int, float, int], Ticket] | None:
-        """The lane's next ticket and its place in the order over all lanes."""
-        best: tuple[tuple[int, float, int], Ticket] | None = None
-        for priority, line in self.lines.items():
-            found = line.first()
-            if found is not None:
-                start, ticket = found
-                key = (self._rank(priority, ticket, now), start, ticket.seq)
-                if best is None or key < best[0]:
-                    best = key, ticket
-        return best
+    @property
+    def pools(self) -> list[SlotPool]:
+        return [gate.pool for gate in self.gates]
 
-    def _rank(self, priority: Priority, ticket: Ticket, now: float) -> int:
-        aged = priority is Priority.BATCH and now - max(ticket.enqueued_at, self.last_batch_at) >= BATCH_AGE_S
-        return -1 if aged else int(priority)
+    def lead_to(self, gates: Iterable[Gate]) -> None:
+        self.gates = tuple(gates)
+        for flow in self._flows.values():
+            flow.stand_in(self._orders)
+
+    def too_narrow_for(self, width: int) -> bool:
+        """Whether nothing that serves the model, or will when it has loaded, has so many slots."""
+        return all(pool.admitting and pool.total < width for pool in self.pools)
+
+    def reserved_for(self, ticket: Ticket) -> bool:
+        return any(gate.reservation.ticket is ticket for gate in self.gates)
+
+    def flow(self, demand: Demand) -> Flow:
+        return self._flows[_kind(demand)]
+
+    def join(self, ticket: Ticket) -> None:
+        self.waiting[ticket.seq] = ticket
+        kind = _kind(ticket.demand)
+        flow = self._flows.get(kind)
+        if flow is None:
+            flow = self._flows[kind] = Flow(ticket.demand)
+        flow.join(ticket, self._orders)
+
+    def leave(self, ticket: Ticket) -> None:
+        del self.waiting[ticket.seq]
+        flow = self.flow(ticket.demand)
+        flow.leave(ticket)
+        if not flow.tickets:
+            del self._flows[_kind(ticket.demand)]
+
+    @property
+    def _orders(self) -> list[Order]:
+        return [gate.order for gate in self.gates]
+
+
+def _kind(demand: Demand) -> tuple[str, Priority, int]:
+    return demand.tenant, demand.priority, demand.width
 
 
 class Scheduler:
     def __init__(self, limits: QueueLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
-        self.fair = FairClock()
         self.draining = False
         self.refused: Counter[Refusal] = Counter()
         self.granted = 0
         self.withdrawn = 0
+        self.on_dispatch: Callable[[], None] = _nobody_waits
+        """Called after every change: `next_tick_at` may have moved."""
         self._clock = clock
         self._seq = itertools.count(1)
         self._lanes: dict[str, Lane] = {}
-        self._reservations: dict[SlotPool, Reservation] = {}
-        self._parked_at: dict[int, SlotPool] = {}
+        self._gates: dict[SlotPool, Gate] = {}
+        self._weights: dict[str, float] = {}
         self._waiting_bytes = 0
         self._waiting_by_tenant: Counter[str] = Counter()
         self._leases_by_tenant: Counter[str] = Counter()
@@ -107,17 +142,28 @@ class Scheduler:
     # -- what the outside sets
 
     def route(self, routes: Mapping[str, Iterable[SlotPool]]) -> None:
-        """Which pools may serve which model. Tickets of a model that nobody serves any more are refused."""
-        for model, pools in routes.items():
-            lane = self._lanes.setdefault(model, Lane(model, self.fair))
-            lane.pools = tuple(pools)
-            for pool in lane.pools:
-                self._reservations.setdefault(pool, Reservation())
-        for lane in [lane for model, lane in self._lanes.items() if model not in routes]:
-            lane.pools = ()
-            self._refuse_all(lane, Refusal.NO_BACKEND)
-            del self._lanes[lane.model]
+        """Which pools may serve which model. Tickets of a model that nobody serves any more are refused.
+
+        Call it, or `dispatch`, after every change of a pool's `total` or `admitting`, too.
+        """
+        pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items()}
+        self._gates = {
+            pool: self._gates.get(pool) or Gate(pool, Order(self._weights))
+            for pool in itertools.chain.from_iterable(pools.values())
+        }
+        for model in [model for model in self._lanes if not pools.get(model)]:
+            self._refuse_all(self._lanes[model], Refusal.NO_BACKEND)
+            del self._lanes[model]
+        for model, served in pools.items():
+            if served:
+                lane = self._lanes.setdefault(model, Lane())
+                lane.lead_to(self._gates[pool] for pool in served)
         self.dispatch()
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Shares by tenant name; a tenant that is not named has weight 1."""
+        self._weights.clear()
+        self._weights.update(weights)
 
     def set_concurrency(self, max_concurrent: Mapping[str, int]) -> None:
         """How many requests each tenant may have in the gateway; a tenant that is not named has no limit."""
@@ -137,15 +183,14 @@ class Scheduler:
         Raises `Refused` when there is no place, or nothing could ever serve the demand.
         """
         lane = self._admit(demand)
-        now = self._clock()
-        ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
-        lane.lines[demand.priority].join(ticket)
-        lane.waiting[ticket.seq] = ticket
+        ticket = Ticket(demand, seq=next(self._seq), enqueued_at=self._clock(), on_settled=on_settled)
+        lane.join(ticket)
         self._waiting_bytes += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
         self.dispatch()
         if ticket.queued and (crowded := self._crowded(lane, demand)):
             self._take_out(lane, ticket)
+            self.dispatch()
             raise self._no(Refusal.QUEUE_FULL, crowded, self.estimate_wait_s(demand.model))
         return ticket
 
@@ -157,17 +202,14 @@ class Scheduler:
             ticket.withdraw(None)
             self.dispatch()
 
-    def correct(self, tenant: str, difference: float) -> None:
-        """A request of this tenant cost `difference` tokens more than was estimated."""
-        self.fair.correct(tenant, difference)
-
     def dispatch(self) -> None:
         """Grant all that can be granted now."""
         now = self._clock()
-        for pool in self._reservations:
-            self._serve_parked(pool, now)
-        while (ticket := self._next(now)) is not None:
-            self._place(ticket, now)
+        for gate in self._gates.values():
+            self._review(gate, now)
+        while any(self._serve(gate, now) for gate in self._by_room()):
+            pass
+        self.on_dispatch()
 
     def tick(self) -> None:
         """Time has passed: end the waits that are over, let reservations change phase."""
@@ -183,12 +225,9 @@ class Scheduler:
     def next_tick_at(self) -> float | None:
         """When `tick` has something to do if nothing else happens."""
         timeout = self.limits.queue_timeout_s
-        times = [
-            next(iter(lane.waiting.values())).enqueued_at + timeout
-            for lane in self._lanes.values()
-            if lane.waiting
-        ]
-        times += [at for held in self._reservations.values() if (at := held.next_change_at()) is not None]
+        times = [enqueued_at + timeout for enqueued_at in self._oldest_of_lanes()]
+        changes = (gate.reservation.next_change_at() for gate in self._gates.values())
+        times += [at for at in changes if at is not None]
         return min(times, default=None)
 
     # -- questions
@@ -202,17 +241,14 @@ class Scheduler:
         """Live leases of all tenants."""
         return sum(self._leases_by_tenant.values())
 
-    def status(self) -> QueueStatus:
-        now = self._clock()
-        oldest = [
-            next(iter(lane.waiting.values())).enqueued_at for lane in self._lanes.values() if lane.waiting
-        ]
-        by_tenant = {name: count for name, count in self._waiting_by_tenant.items() if count}
-        return QueueStatus(self.depth, by_tenant, now - min(oldest) if oldest else 0.0)
-
     @property
     def leases_by_tenant(self) -> dict[str, int]:
         return dict(self._leases_by_tenant)
+
+    def status(self) -> QueueStatus:
+        oldest = min(self._oldest_of_lanes(), default=None)
+        oldest_s = 0.0 if oldest is None else self._clock() - oldest
+        return QueueStatus(self.depth, dict(self._waiting_by_tenant), oldest_s)
 
     def widest(self, model: str) -> int:
         """The most slots that one request for this model could get; 0 if nothing serves it."""
@@ -222,7 +258,7 @@ class Scheduler:
     def estimate_wait_s(self, model: str) -> float:
         """Seconds until a ticket that came now would be served, from the observed service rate."""
         lane = self._lanes.get(model)
-        if lane is None or not lane.pools:
+        if lane is None:
             return _UNKNOWN_SERVICE_S
         service = mean_service_s(lane.pools) or _UNKNOWN_SERVICE_S
         slots = max(1, sum(pool.total for pool in lane.pools))
@@ -234,10 +270,12 @@ class Scheduler:
         if self.draining:
             raise self._no(Refusal.DRAINING, "the gateway is shutting down", _UNKNOWN_SERVICE_S)
         lane = self._lanes.get(demand.model)
-        if lane is None or not lane.pools:
-            raise self._no(
-                Refusal.NO_BACKEND, f"no backend serves the model {demand.model!r}", _UNKNOWN_SERVICE_S
-            )
+        if lane is None:
+            detail = f"no backend serves the model {demand.model!r}"
+            raise self._no(Refusal.NO_BACKEND, detail, _UNKNOWN_SERVICE_S)
+        if lane.too_narrow_for(demand.width):
+            detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
+            raise self._no(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
         inside = self._leases_by_tenant[demand.tenant] + self._waiting_by_tenant[demand.tenant]
         if limit is not None and inside >= limit:
@@ -260,111 +298,83 @@ class Scheduler:
         self.refused[refusal] += 1
         return Refused(refusal, detail, retry_after_s)
 
-    def _next(self, now: float) -> Ticket | None:
-        """The first ticket, over all lanes, that can be granted or has to be parked."""
-        best: tuple[tuple[int, float, int], Ticket] | None = None
-        for lane in self._lanes.values():
-            found = lane.first(now) if lane.waiting else None
-            if (
-                found is not None
-                and (best is None or found[0] < best[0])
-                and self._movable(lane, found[1], now)
-            ):
-                best = found
-        return best[1] if best else None
+    def _by_room(self) -> list[Gate]:
+        """The gates, those with most free slots first: so a ticket goes where least is going on."""
+        return sorted(self._gates.values(), key=lambda gate: -gate.pool.free)
 
-    def _movable(self, lane: Lane, ticket: Ticket, now: float) -> bool:
-        return ticket.demand.width > 1 or any(self._open(pool, now) for pool in lane.pools)
+    def _review(self, gate: Gate, now: float) -> None:
+        """Give a reservation up if it can come to nothing here; else let it change phase."""
+        ticket, pool = gate.reservation.ticket, gate.pool
+        if ticket is not None:
+            stands_here = gate in self._lanes[ticket.demand.model].gates
+            if not (stands_here and pool.admitting and ticket.demand.width <= pool.total):
+                gate.reservation.end()
+        gate.reservation.advance(now)
 
-    def _open(self, pool: SlotPool, now: float) -> int:
-        """Free slots that a ticket which is not parked may take."""
-        return 0 if self._reservations[pool].holds(now) else pool.admissible
-
-    def _place(self, ticket: Ticket, now: float) -> None:
-        lane = self._lanes[ticket.demand.model]
-        width = ticket.demand.width
-        line = lane.lines[ticket.demand.priority]
-        found = line.first()
-        assert found is not None
-        able = [pool for pool in lane.pools if pool.total >= width or not pool.admitting]
-        if not able:
-            self._refuse(lane, ticket, Refusal.NO_BACKEND)
-            return
-        line.leave(ticket)
-        self.fair.charge(ticket, found[0])
-        if ticket.demand.priority is Priority.BATCH:
-            lane.last_batch_at = now
-        pool = max(
-            lane.pools,
-            key=lambda pool: (self._open(pool, now) >= width, pool.total >= width, pool.admissible),
-        )
-        if self._open(pool, now) >= width:
-            self._grant(lane, ticket, pool, now)
+    def _serve(self, gate: Gate, now: float) -> bool:
+        """Settle one ticket at this gate; False if none can be settled here now."""
+        ticket = self._first(gate, now)
+        if ticket is None:
+            return False
+        if ticket.demand.width <= gate.pool.free:
+            self._grant(gate, ticket)
         else:
-            self._reservations[pool].park(ticket, now)
-            self._parked_at[ticket.seq] = pool
+            self._refuse(self._lanes[ticket.demand.model], ticket, Refusal.NO_BACKEND)
+        return True
 
-    def _serve_parked(self, pool: SlotPool, now: float) -> None:
-        reservation = self._reservations[pool]
-        while (ticket := reservation.head) is not None:
-            lane, width = self._lanes[ticket.demand.model], ticket.demand.width
-            if pool.admitting and width > pool.total:
-                self._refuse(lane, ticket, Refusal.NO_BACKEND)
-            elif pool.admissible >= width:
-                reservation.leave(ticket, now)
-                del self._parked_at[ticket.seq]
-                self._grant(lane, ticket, pool, now)
-            else:
+    def _first(self, gate: Gate, now: float) -> Ticket | None:
+        """The ticket to settle next at this gate: it fits here, or it never will anywhere.
+
+        The gate is reserved for a wide ticket on the way.
+        """
+        pool, reserved_for = gate.pool, gate.reservation.ticket
+        if reserved_for is not None and reserved_for.demand.width <= pool.admissible:
+            return reserved_for
+        if gate.reservation.holds or not pool.admitting:
+            return None
+        for ticket in gate.order.heads():
+            width, lane = ticket.demand.width, self._lanes[ticket.demand.model]
+            if width <= pool.free or lane.too_narrow_for(width):
+                return ticket
+            if width == 1:
                 break
+            if width <= pool.total and reserved_for is None and not lane.reserved_for(ticket):
+                gate.reservation.begin(ticket, now)
+                break
+        return None
 
-    def _grant(self, lane: Lane, ticket: Ticket, pool: SlotPool, now: float) -> None:
-        demand = ticket.demand
-        self._forget(lane, ticket)
+    def _grant(self, gate: Gate, ticket: Ticket) -> None:
+        demand, pool = ticket.demand, gate.pool
+        lane = self._lanes[demand.model]
+        charge = gate.order.charge(lane.flow(demand), demand.cost)
+        self._take_out(lane, ticket)
         lease = Lease(
+            demand,
             pool_name=pool.name,
-            tenant=demand.tenant,
-            model=demand.model,
-            width=demand.width,
-            body_bytes=demand.body_bytes,
-            granted_at=now,
-            on_start=lambda _: self._clock(),
-            on_release=lambda lease: self._released(pool, ticket, lease),
+            clock=self._clock,
+            on_cost=charge.settle,
+            on_release=partial(self._released, pool, charge),
         )
         pool.take(lease)
         self.granted += 1
         self._leases_by_tenant[demand.tenant] += 1
         ticket.grant(lease)
 
-    def _released(self, pool: SlotPool, ticket: Ticket, lease: Lease) -> None:
+    def _released(self, pool: SlotPool, charge: Charge, lease: Lease) -> None:
         pool.give_back(lease, self._clock())
-        self._less(self._leases_by_tenant, lease.tenant)
+        _less(self._leases_by_tenant, lease.demand.tenant)
         if lease.outcome is Outcome.UNUSED:
-            self.fair.refund(ticket)
-        self.fair.forget_if_idle(lease.tenant)
+            charge.settle(0.0)
         self.dispatch()
 
     def _take_out(self, lane: Lane, ticket: Ticket) -> None:
-        """Remove a queued ticket from wherever it stands."""
-        pool = self._parked_at.pop(ticket.seq, None)
-        if pool is not None:
-            self._reservations[pool].leave(ticket, self._clock())
-            self.fair.refund(ticket)
-        else:
-            lane.lines[ticket.demand.priority].leave(ticket)
-        self._forget(lane, ticket)
-        self.fair.forget_if_idle(ticket.demand.tenant)
-
-    def _forget(self, lane: Lane, ticket: Ticket) -> None:
-        """Count a ticket out of the waiting ones."""
-        del lane.waiting[ticket.seq]
+        """The ticket waits no longer."""
+        lane.leave(ticket)
+        for gate in lane.gates:
+            if gate.reservation.ticket is ticket:
+                gate.reservation.end()
         self._waiting_bytes -= ticket.demand.body_bytes
-        self._less(self._waiting_by_tenant, ticket.demand.tenant)
-
-    @staticmethod
-    def _less(counts: Counter[str], tenant: str) -> None:
-        counts[tenant] -= 1
-        if not counts[tenant]:
-            del counts[tenant]
+        _less(self._waiting_by_tenant, ticket.demand.tenant)
 
     def _refuse(self, lane: Lane, ticket: Ticket, refusal: Refusal) -> None:
         self.refused[refusal] += 1
@@ -374,3 +384,18 @@ class Scheduler:
     def _refuse_all(self, lane: Lane, refusal: Refusal) -> None:
         for ticket in list(lane.waiting.values()):
             self._refuse(lane, ticket, refusal)
+
+    def _oldest_of_lanes(self) -> list[float]:
+        return [
+            next(iter(lane.waiting.values())).enqueued_at for lane in self._lanes.values() if lane.waiting
+        ]
+
+
+def _less(counts: Counter[str], tenant: str) -> None:
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]
+
+
+def _nobody_waits() -> None:
+    """A scheduler without a timer: whoever has one calls `tick`."""

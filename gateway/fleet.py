@@ -41,7 +41,7 @@ class Fleet:
         self.tenants = tuple(tenant.name for tenant in settings.tenants)
         self.live = LiveAnswers()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
-        self.scheduler.fair.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
+        self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(
             {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
         )
@@ -107,7 +107,8 @@ class Fleet:
         loading = error.status == 503
         if backend.state is BackendState.READY:
             backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
-        others = self.catalogue.models[lease.model].backends if lease.model in self.catalogue.models else []
+        model = self.catalogue.models.get(lease.demand.model)
+        others = model.backends if model is not None else []
         return loading or any(other.state is BackendState.READY for other in others)
 
     def _changed(self, backend: Backend) -> None:

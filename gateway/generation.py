@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admission import Demand, Scheduler
+from admission import Demand, Lease
 from gateway.chat import ChatRequest, Upgrade
 from gateway.chunks import Identity
 from gateway.context import RequestContext
@@ -25,13 +25,12 @@ class Generation:
     demand: Demand
     upgrade: Upgrade
 
-    def book(self, meter: Meter, scheduler: Scheduler) -> None:
+    def book(self, meter: Meter, lease: Lease | None) -> None:
         """The request is over: note its token counts, and charge its tenant what it really cost."""
         context = self.context
         context.prompt_tokens = meter.prompt_tokens
         context.cached_tokens = meter.cached_tokens
         context.completion_tokens = meter.completed
         context.partial = not meter.exact
-        if meter.exact:
-            real = meter.prompt_tokens + meter.completed
-            scheduler.correct(self.demand.tenant, real - self.demand.cost)
+        if meter.exact and lease is not None:
+            lease.settle_cost(meter.prompt_tokens + meter.completed)

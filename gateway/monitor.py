@@ -19,6 +19,7 @@ import httpx
 import orjson
 import structlog
 
+from admission import SETTLE_S
 from gateway.backend import Backend, BackendState
 
 __all__ = ["Monitor"]
@@ -208,13 +209,13 @@ class Monitor:
             return
         probe = pool.probe_sent(now())
         self.probes += 1
-        busy = await self._busy()
-        if busy is not None:
-            pool.probe_answered(probe, busy)
-            self._on_slots()
+        running = await self._running()
+        await asyncio.sleep(SETTLE_S)
+        pool.probe_answered(probe, running, now())
+        self._on_slots()
 
-    async def _busy(self) -> int | None:
-        """How many slots are processing; None if that cannot be known now."""
+    async def _running(self) -> frozenset[tuple[int, str]] | None:
+        """What is being processed, as slot and task; None if that cannot be known now."""
         try:
             answer = await self._ask("/slots")
         except httpx.HTTPError:
@@ -226,7 +227,11 @@ class Monitor:
         slots = _content(answer)
         if not isinstance(slots, list):
             return None
-        return sum(1 for slot in slots if isinstance(slot, dict) and slot.get("is_processing"))
+        return frozenset(
+            (number, str(slot.get("id_task")))
+            for number, slot in enumerate(slots)
+            if isinstance(slot, dict) and slot.get("is_processing")
+        )
 
 
 def _is_refusal(error: BaseException) -> bool:

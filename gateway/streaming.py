@@ -54,6 +54,7 @@ class StreamingAnswer:
             withhold_usage=generation.upgrade.usage,
         )
         self._relay: Relay | None = None
+        self._lease: Lease | None = None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `GatewayError` while the status is free, `ClientGone` when the client left."""
@@ -89,7 +90,7 @@ class StreamingAnswer:
         finally:
             out.discard()
             self._context.first_output_at = frames.first_output_at
-            self._generation.book(self._meter, self._fleet.scheduler)
+            self._generation.book(self._meter, self._lease)
 
     def cut(self, error: GatewayError) -> None:
         """End with this error. A request that waits for a slot is ended through its ticket, by admission."""
@@ -116,7 +117,7 @@ class StreamingAnswer:
     async def _generate(self, out: Downstream, frames: ChatFrames) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
-            lease = await self._admitted(out)
+            lease = self._lease = await self._admitted(out)
             try:
                 relay = await self._relayed(lease, out, frames)
             finally:

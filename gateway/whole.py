@@ -43,6 +43,7 @@ class WholeAnswer:
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer, while there is one."""
         self._cut: GatewayError | None = None
+        self._lease: Lease | None = None
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Raises `GatewayError`, or `ClientGone` when the client left."""
@@ -55,7 +56,7 @@ class WholeAnswer:
                 await send_whole(send, status, [(b"content-type", b"application/json")], body)
                 sent = True
         finally:
-            self._generation.book(self._meter, self._fleet.scheduler)
+            self._generation.book(self._meter, self._lease)
         if watch.gone and not sent:
             raise ClientGone
         if self._cut is not None and not sent:
@@ -70,7 +71,7 @@ class WholeAnswer:
     async def _answer(self) -> tuple[int, bytes]:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
-            lease = await self._admitted()
+            lease = self._lease = await self._admitted()
             try:
                 return await self._ask(lease)
             except GatewayError as error:

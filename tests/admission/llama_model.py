@@ -1,105 +1,137 @@
-"""llama-server as far as abandoned work goes, in steps of time that the test makes.
+"""How llama-server keeps its slots busy, as a model on virtual time: only what the quarantine rule hangs on.
 
-* A request is parsed first (big bodies take long), then takes a slot; its headers come at that moment.
-* A closed connection is noticed while decoding at the next write; otherwise only when the whole server has
-  been without a result for one second. Frames of any stream and answers to `/slots` are results.
-* What was noticed in prefill ends at the next batch boundary.
-* A request that finds no slot is deferred: `deferred` counts what a gateway must never cause.
+* A request takes its slot when its body is parsed, up to 0.5 s and 0.1 s a MiB after the last byte, whether
+  its client is there still or not. Without a free slot it is deferred: that must never happen.
+* A stream says headers when it has its slot; any other answer says nothing before its end.
+* A stream that decodes notices a closed connection at its next write. Everything else looks for it after one
+  second without a result in the whole server; the slot is idle at the next batch boundary then.
+* A request of several tasks (choices, prompts) takes a slot for each; those that find none wait for a slot of
+  their own request. That is no deferral of another's work.
+* Results are frames of any stream, ends of any request, and answers to `/slots`.
 """
 
-from __future__ import annotations
-
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-CHECK_S = 1.0
-TOKEN_S = 0.05
-BATCH_S = 0.3
+NOTICE_S = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, slots=True)
 class Work:
-    parse_s: float
-    prefill_s: float
-    decode_s: float
+    """What a request will keep slots busy with."""
+
+    tasks: int = 1
     stream: bool = True
-    arrived_at: float = 0.0
-    started_at: float | None = None
-    closed_at: float | None = None
-    cancelled: bool = False
-    ended_at: float | None = None
-    """When its slot became free."""
-    next_token_at: float = 0.0
+    body_mib: int = 0
+    parsing: float = 0.0
+    """How slowly its body is parsed: 0 at once, 1 as slowly as can be."""
+    prefill_s: float = 1.0
+    tokens: int = 10
+    gap_s: float = 0.02
 
     @property
-    def decodes_at(self) -> float:
-        assert self.started_at is not None
-        return self.started_at + self.prefill_s
+    def parsing_s(self) -> float:
+        return self.parsing * (0.5 + 0.1 * self.body_mib)
 
-    @property
-    def done_at(self) -> float:
-        return self.decodes_at + self.decode_s
+
+class Connection:
+    """What passes between the gateway and one request."""
+
+    def __init__(self, on_headers: Callable[[], None], on_event: Callable[[], None]) -> None:
+        self.on_headers = on_headers
+        self.on_event = on_event
+        self.closed_at: float | None = None
+
+    def close(self) -> None:
+        self.closed_at = asyncio.get_running_loop().time()
 
 
 class LlamaModel:
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, *, batch_s: float = 0.05) -> None:
         self.slots = slots
-        self.now = 0.0
+        self.batch_s = batch_s
+        self.running: set[int] = set()
         self.deferred = 0
-        self.most_busy = 0
-        self._last_result = 0.0
-        self._parsing: list[Work] = []
-        self._working: list[Work] = []
+        """Requests that came when no slot was free."""
+        self.kept_alive_s = 0.0
+        """The longest that closed work went on without any result but the gateway's own questions."""
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count()
+        self._result: asyncio.Future[None] = self._loop.create_future()
+        self._freed = asyncio.Event()
+        self._last_work_at = 0.0
 
-    @property
-    def busy(self) -> int:
-        return len(self._working)
+    async def serve(self, work: Work, connection: Connection) -> None:
+        """A request from its last byte to its end, or until its connection is found closed."""
+        await asyncio.sleep(work.parsing_s)
+        watcher = asyncio.create_task(self._notice(connection))
+        left = iter(range(work.tasks))
+        workers = [
+            self._work_off(left, work, connection, watcher) for _ in range(min(work.tasks, self.slots))
+        ]
+        await asyncio.gather(*workers)
+        watcher.cancel()
 
-    def receive(self, work: Work) -> None:
-        work.arrived_at = self.now
-        self._parsing.append(work)
+    async def _work_off(
+        self, left: Iterator[int], work: Work, connection: Connection, watcher: asyncio.Task[None]
+    ) -> None:
+        """One slot's part of a request: task after task, until none is left or nobody wants them."""
+        while len(self.running) >= self.slots:
+            self.deferred += 1
+            self._freed.clear()
+            await self._freed.wait()
+        for _ in left:
+            number = next(self._numbers)
+            self.running.add(number)
+            began_at = self._loop.time()
+            if work.stream:
+                connection.on_headers()
+            finished = await self._compute(work, connection, watcher)
+            self.running.discard(number)
+            if connection.closed_at is not None:
+                alone_since = max(connection.closed_at, began_at, self._last_work_at)
+                self.kept_alive_s = max(self.kept_alive_s, self._loop.time() - alone_since)
+            self._had_result()
+            self._last_work_at = self._loop.time()
+            if not finished:
+                break
+        self._freed.set()
 
-    def ask_slots(self) -> int:
-        """An answer of `/slots`, which is a result like any other."""
-        self._last_result = self.now
-        return self.busy
+    async def answer_slots(self, after_s: float) -> frozenset[int]:
+        """`GET /slots`, answered after so long."""
+        await asyncio.sleep(after_s)
+        self._had_result()
+        return frozenset(self.running)
 
-    def step(self, seconds: float) -> list[Work]:
-        """Let time pass. What finished by itself."""
-        self.now += seconds
-        for work in [work for work in self._parsing if self.now >= work.arrived_at + work.parse_s]:
-            if len(self._working) >= self.slots:
-                self.deferred += 1
-                continue
-            self._parsing.remove(work)
-            work.started_at = self.now
-            work.next_token_at = work.decodes_at
-            self._working.append(work)
-        self.most_busy = max(self.most_busy, self.busy)
-        finished = [work for work in self._working if self._advance(work)]
-        self._working = [work for work in self._working if work.ended_at is None]
-        return finished
+    async def _compute(self, work: Work, connection: Connection, watcher: asyncio.Task[None]) -> bool:
+        end = self._loop.time() + work.prefill_s
+        while self._loop.time() < end:
+            await asyncio.sleep(min(self.batch_s, end - self._loop.time()))
+            if watcher.done():
+                return False
+        for _ in range(work.tokens):
+            await asyncio.sleep(work.gap_s)
+            if watcher.done() or (work.stream and connection.closed_at is not None):
+                return False
+            if work.stream:
+                connection.on_event()
+                self._had_result()
+                self._last_work_at = self._loop.time()
+        return True
 
-    def _advance(self, work: Work) -> bool:
-        """One work's share of a step; True when it ended by itself."""
-        decoding = self.now >= work.decodes_at
-        if work.closed_at is not None and decoding and work.stream:
-            work.ended_at = self.now  # the write notices
-            return False
-        if work.closed_at is not None and not work.cancelled:
-            work.cancelled = self.now - max(self._last_result, work.closed_at) >= CHECK_S
-        if work.cancelled and self._at_a_boundary(work):
-            work.ended_at = self.now
-            return False
-        if decoding and work.stream and self.now >= work.next_token_at:
-            self._last_result = self.now
-            work.next_token_at += TOKEN_S
-        if self.now >= work.done_at:
-            work.ended_at = self.now
-            return work.closed_at is None
-        return False
+    async def _notice(self, connection: Connection) -> None:
+        """Return when the connection is found closed: asked after a second in which nobody had a result."""
+        while True:
+            try:
+                async with asyncio.timeout(NOTICE_S):
+                    await asyncio.shield(self._result)
+            except TimeoutError:
+                if connection.closed_at is not None:
+                    return
 
-    def _at_a_boundary(self, work: Work) -> bool:
-        if work.started_at is None or self.now >= work.decodes_at:
-            return True
-        into = (self.now - work.started_at) % BATCH_S
-        return into < 0.05
+    def _had_result(self) -> None:
+        if not self._result.done():
+            self._result.set_result(None)
+        self._result = self._loop.create_future()

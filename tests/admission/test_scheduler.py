@@ -1,412 +1,381 @@
-"""The queue's promises, one at a time."""
-
-from __future__ import annotations
-
-import sys
-from collections import Counter
-from types import FrameType
+"""The scheduler: bounds, no barging, changes of pools and routes under load, and what it says of itself."""
 
 import pytest
 
-from admission import Outcome, QueueLimits, Refusal, Refused
-from admission.scheduler import BATCH_AGE_S
-from tests.admission.rig import Rig, finish, lease_of
-
-
-def limits(**changes: float) -> QueueLimits:
-    values = {"max_queue": 100, "max_queue_per_tenant": 100, "max_queue_bytes": 1000, "queue_timeout_s": 60}
-    return QueueLimits(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def refused(rig: Rig, **demand: object) -> Refusal:
-    with pytest.raises(Refused) as caught:
-        rig.submit(**demand)  # type: ignore[arg-type]
-    return caught.value.refusal
-
-
-def test_a_free_slot_is_granted_at_once() -> None:
-    assert lease_of(Rig().submit()).live
-
-
-def test_a_freed_slot_goes_to_the_one_that_waited_longest() -> None:
-    rig = Rig()
-    first = rig.submit(name="first")
-    rig.submit(name="second")
-    rig.submit(name="third")
-    finish(first)
-    assert rig.order == ["first", "second"]
-
-
-def test_nobody_barges_in_between_a_release_and_the_next_grant() -> None:
-    rig = Rig()
-    held = rig.submit()
-    waiting = rig.submit(name="waiting")
-    finish(held)
-    late = rig.submit(name="late")
-    assert waiting.lease is not None
-    assert late.queued
-
-
-def test_a_release_counts_once_however_often_it_is_called() -> None:
-    rig = Rig({"gpu": 2})
-    ticket = rig.submit()
-    for outcome in (Outcome.FINISHED, Outcome.ABANDONED, Outcome.FINISHED):
-        lease_of(ticket).release(outcome)
-    assert rig.pool.free == 2
-    assert lease_of(ticket).outcome is Outcome.FINISHED
-
-
-def test_a_withdrawn_ticket_is_never_granted_and_holds_nobody_up() -> None:
-    rig = Rig()
-    held, gone, stays = rig.submit(), rig.submit(name="gone"), rig.submit(name="stays")
-    rig.scheduler.withdraw(gone)
-    finish(held)
-    assert (gone.lease, stays.queued) == (None, False)
-    assert rig.scheduler.depth == 0
-
-
-def test_a_grant_given_back_unused_is_passed_on_and_costs_nothing() -> None:
-    rig = Rig()
-    held, unlucky, next_one = rig.submit(), rig.submit("b", cost=1000), rig.submit("b", cost=1)
-    finish(held)
-    lease_of(unlucky).release(Outcome.UNUSED)
-    assert lease_of(next_one).live
-    assert rig.scheduler.fair.tenant("b").finish < 1000
-
-
-def test_the_queue_is_bounded_by_number_by_tenant_and_by_bytes() -> None:
-    rig = Rig(limits=limits(max_queue=2))
-    for _ in range(3):
-        rig.submit()
-    assert refused(rig) is Refusal.QUEUE_FULL
-    rig = Rig(limits=limits(max_queue_per_tenant=1))
-    rig.submit("a")
-    rig.submit("a")
-    assert refused(rig, tenant="a") is Refusal.QUEUE_FULL
-    assert rig.submit("b").queued
-    rig = Rig(limits=limits(max_queue_bytes=10))
-    rig.submit(body_bytes=100)
-    rig.submit(body_bytes=10)
-    assert refused(rig, body_bytes=1) is Refusal.QUEUE_FULL
-    assert rig.scheduler.depth == 1
-
-
-def test_a_wait_ends_after_the_timeout_and_says_so() -> None:
-    rig = Rig(limits=limits(queue_timeout_s=10))
-    rig.submit()
-    waiting = rig.submit()
-    assert rig.scheduler.next_tick_at() == 10
-    rig.later(9.9)
-    assert waiting.queued
-    rig.later(0.1)
-    assert waiting.refusal is Refusal.QUEUE_TIMEOUT
-
-
-def test_draining_refuses_those_who_wait_and_those_who_come_and_leaves_leases_alone() -> None:
-    rig = Rig()
-    held, waiting = rig.submit(), rig.submit()
-    rig.scheduler.drain()
-    assert waiting.refusal is Refusal.DRAINING
-    assert refused(rig) is Refusal.DRAINING
-    assert lease_of(held).live
-
-
-def test_shrinking_evicts_nobody_and_growing_grants_at_once() -> None:
-    rig = Rig({"gpu": 3})
-    held = [rig.submit() for _ in range(3)]
-    waiting = [rig.submit() for _ in range(3)]
-    rig.pool.total = 1
-    rig.scheduler.dispatch()
-    assert all(lease_of(ticket).live for ticket in held)
-    finish(held[0])
-    finish(held[1])
-    assert all(ticket.queued for ticket in waiting)
-    rig.pool.total = 3
-    rig.scheduler.dispatch()
-    assert [ticket.queued for ticket in waiting] == [False, False, True]
-
-
-def test_a_pool_that_does_not_admit_grants_nothing() -> None:
-    rig = Rig()
-    rig.pool.admitting = False
-    waiting = rig.submit()
-    assert waiting.queued
-    rig.pool.admitting = True
-    rig.scheduler.dispatch()
-    assert lease_of(waiting).live
-
-
-def test_the_emptier_pool_serves() -> None:
-    rig = Rig({"a": 1, "b": 3})
-    assert [lease_of(rig.submit()).pool_name for _ in range(3)] == ["b", "b", "a"]
-
-
-def test_idleness_counts_from_the_end_of_the_last_lease() -> None:
-    rig = Rig({"gpu": 2})
-    idle: list[float] = []
-    rig.pool.on_idle = lambda: idle.append(rig.now)
-    first, second = rig.submit(), rig.submit()
-    rig.later(5)
-    finish(first)
-    assert (idle, rig.pool.status(rig.now).idle_s) == ([], 0.0)
-    rig.later(5)
-    finish(second)
-    rig.later(3)
-    assert (idle, rig.pool.status(rig.now).idle_s) == ([10], 3.0)
-
-
-def test_a_model_that_nobody_serves_is_refused_and_so_are_those_who_waited_for_it() -> None:
-    rig = Rig()
-    rig.submit()
-    waiting = rig.submit()
-    assert refused(rig, model="other") is Refusal.NO_BACKEND
-    rig.scheduler.route({})
-    assert waiting.refusal is Refusal.NO_BACKEND
-
-
-def test_a_slot_goes_to_the_first_in_order_that_may_use_it() -> None:
-    rig = Rig({"x": 1, "y": 1}, models={"mx": ["x"], "my": ["y"], "both": ["x", "y"]})
-    holds_x, holds_y = rig.submit(model="mx"), rig.submit(model="my")
-    rig.submit("t1", model="mx", name="x only")
-    rig.submit("t2", model="both", name="either")
-    finish(holds_y)
-    assert rig.order[-1] == "either"
-    finish(holds_x)
-    assert rig.order[-1] == "x only"
-
-
-def test_a_tenant_may_have_only_so_many_requests_at_once() -> None:
-    rig = Rig({"gpu": 4})
-    rig.scheduler.set_concurrency({"a": 2})
-    held = [rig.submit("a"), rig.submit("a")]
-    assert refused(rig, tenant="a") is Refusal.TENANT_CONCURRENCY
-    assert lease_of(rig.submit("b")).live
-    finish(held[0])
-    assert lease_of(rig.submit("a")).live
-
-
-def test_batch_waits_for_interactive_but_not_for_ever() -> None:
-    rig = Rig()
-    held = rig.submit()
-    rig.submit("b", batch=True, name="batch")
-    served = 0
-    while "batch" not in rig.order:
-        current = rig.submit("a", name="interactive")
-        finish(held)
-        held = current if current.lease else held
-        rig.later(1)
-        served += 1
-        assert served < 3 * BATCH_AGE_S
-    assert rig.order.count("interactive") >= BATCH_AGE_S - 1
-
-
-def test_the_estimated_wait_follows_the_observed_service_rate() -> None:
-    rig = Rig({"gpu": 2})
-    for _ in range(30):
-        ticket = rig.submit()
-        rig.later(8)
-        finish(ticket)
-    for _ in range(5):
-        rig.submit()
-    assert rig.scheduler.estimate_wait_s("m") == pytest.approx(8 * 4 / 2, rel=0.05)
-
-
-# -- shares
-
-
-def served_cost(rig: Rig, costs: dict[str, float], grants: int) -> Counter[str]:
-    """With three tickets of each tenant always waiting: the work that each got done."""
-    got: Counter[str] = Counter()
-    for _ in range(grants):
-        by_tenant = rig.scheduler.status().by_tenant
-        for name, cost in costs.items():
-            for _ in range(3 - by_tenant.get(name, 0)):
-                rig.submit(name, cost=cost)
-        ends = {lease: lease.granted_at + costs[lease.tenant] for lease in rig.pool.leases}
-        first = min(ends, key=lambda lease: ends[lease])
-        rig.now = max(rig.now, ends[first])
-        got[first.tenant] += int(costs[first.tenant])
-        first.release(Outcome.FINISHED)
-    return got
-
-
-@pytest.mark.parametrize(
-    ("costs", "weights"),
-    [
-        ({"a": 10, "b": 10}, {}),
-        ({"a": 5, "b": 20, "c": 40}, {}),
-        ({"a": 10, "b": 30}, {"a": 2.0}),
-        ({"a": 7, "b": 13, "c": 29, "d": 31, "e": 3}, {"a": 3.0, "d": 2.0}),
-    ],
+from admission import (
+    Demand,
+    Outcome,
+    Priority,
+    QueueLimits,
+    QueueStatus,
+    Refusal,
+    Refused,
+    SlotPool,
 )
-def test_shares_follow_weights_within_three_percent(
-    costs: dict[str, float], weights: dict[str, float]
-) -> None:
-    got = served_cost(Rig({"gpu": 4}, weights=weights), costs, 4000)
-    total_weight = sum(weights.get(name, 1.0) for name in costs)
-    for name in costs:
-        share = got[name] / sum(got.values())
-        assert share == pytest.approx(weights.get(name, 1.0) / total_weight, abs=0.03), (name, got)
+from tests.admission.simulation import Simulation, ignore
 
 
-def test_a_thousand_tickets_at_once_delay_a_newcomer_by_one_service_time_of_the_slots() -> None:
-    rig = Rig({"gpu": 4})
-    crowd = [rig.submit("crowd", cost=10) for _ in range(1000)]
-    for _ in range(40):  # the crowd has been served for a while
-        finish(next(ticket for ticket in crowd if ticket.lease and ticket.lease.live))
-    newcomer = rig.submit("newcomer", cost=10)
-    served = 0
-    while newcomer.lease is None:
-        finish(next(ticket for ticket in crowd if ticket.lease and ticket.lease.live))
-        served += 1
-    assert served <= 4
+def limits(
+    max_queue: int = 10**6,
+    max_queue_per_tenant: int = 10**6,
+    max_queue_bytes: int = 10**12,
+    queue_timeout_s: float = 10**9,
+) -> QueueLimits:
+    return QueueLimits(max_queue, max_queue_per_tenant, max_queue_bytes, queue_timeout_s)
 
 
-def test_being_idle_saves_up_no_claim() -> None:
-    rig = Rig()
-    rig.submit("busy", cost=10)
+def refusal_of(simulation: Simulation, demand: Demand) -> Refused:
+    with pytest.raises(Refused) as refused:
+        simulation.scheduler.submit(demand, ignore)
+    return refused.value
+
+
+# -- grants
+
+
+def test_a_free_slot_is_granted_before_submit_returns() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    request = simulation.submit()
+    assert request.granted
+    assert request.settled == 1
+    assert request.lease.pool_name == "gpu"
+    assert pool.free == 0
+
+
+def test_requests_go_where_most_slots_are_free() -> None:
+    simulation = Simulation(SlotPool("a", 2), SlotPool("b", 4))
+    went = [simulation.submit().lease.pool_name for _ in range(6)]
+    assert went == ["b", "b", "a", "b", "a", "b"]
+
+
+def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running = simulation.submit()
+    waiting = simulation.submit()
+    simulation.release(running)
+    newcomer = simulation.submit()
+    assert waiting.granted
+    assert not newcomer.granted
+
+
+def test_a_slot_that_frees_goes_to_the_next_in_the_same_call() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, waiting = simulation.submit(), simulation.submit()
+    running.lease.release(Outcome.FINISHED)
+    assert waiting.granted
+    assert pool.free == 0
+
+
+def test_a_slot_in_doubt_is_granted_to_nobody_before_it_is_known_to_be_idle() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, waiting = simulation.submit(), simulation.submit()
+    simulation.release(running, Outcome.ABANDONED)
+    assert not waiting.granted
+    pool.probe_answered(pool.probe_sent(2.0), frozenset(), 2.0)
+    simulation.dispatch()
+    assert waiting.granted
+
+
+def test_a_grant_that_lost_the_race_with_its_owner_is_passed_on() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    running, leaving, waiting = [simulation.submit() for _ in range(3)]
+    simulation.release(running)
+    simulation.withdraw(leaving)
+    assert leaving.granted, "a settled ticket stays as it is"
+    simulation.release(leaving, Outcome.UNUSED)
+    assert waiting.granted
+
+
+def test_a_lease_gives_its_slots_back_once() -> None:
+    pool = SlotPool("gpu", 2)
+    simulation = Simulation(pool)
+    lease = simulation.submit(width=2).lease
+    for outcome in Outcome:
+        lease.release(outcome)
+    assert (pool.free, pool.leased, len(pool.quarantine)) == (2, 0, 0)
+    assert simulation.scheduler.leases == 0
+    assert simulation.scheduler.granted == sum(pool.released.values()) == 1
+
+
+# -- leaving
+
+
+def test_a_withdrawn_ticket_is_out_and_its_owner_is_called_once() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit()
+    leaving = simulation.submit()
+    for _ in range(2):
+        simulation.withdraw(leaving)
+    assert (leaving.settled, leaving.ticket.refusal) == (1, None)
+    assert simulation.scheduler.depth == 0
+    assert simulation.scheduler.withdrawn == 1
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_whoever_leaves_the_others_keep_their_order(position: int) -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit()
+    waiting = [simulation.submit() for _ in range(3)]
+    simulation.withdraw(waiting.pop(position))
+    simulation.run(10)
+    assert simulation.served[1:] == waiting
+
+
+def test_a_wait_ends_after_the_queue_timeout_and_not_before() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(queue_timeout_s=60.0))
+    simulation.submit(seconds=1000.0)
+    simulation.run(1.0)
+    early = simulation.submit()
+    simulation.run(5.0)
+    late = simulation.submit()
+    simulation.run(54.9)
+    assert early.ticket.queued
+    simulation.run(0.1)
+    assert early.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert late.ticket.queued
+    simulation.run(5.0)
+    assert late.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert simulation.scheduler.next_tick_at() is None
+
+
+def test_draining_ends_every_wait_refuses_newcomers_and_lets_leases_run() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    running, waiting = simulation.submit(), simulation.submit()
+    wide = Simulation(SlotPool("gpu", 2)).submit(width=2)
+    simulation.scheduler.drain()
+    assert waiting.ticket.refusal is Refusal.DRAINING
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.DRAINING
+    assert running.lease.live
+    assert wide.granted
+
+
+# -- bounds
+
+
+def test_a_full_queue_refuses_who_would_have_to_wait() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue=2))
+    simulation.submit()
+    waiting = [simulation.submit(f"t{number}") for number in range(2)]
+    refused = refusal_of(simulation, Demand("late", "m"))
+    assert refused.refusal is Refusal.QUEUE_FULL
+    assert refused.retry_after_s is not None
+    assert simulation.scheduler.depth == 2
+    simulation.withdraw(waiting[0])
+    assert simulation.submit("late").ticket.queued
+
+
+def test_a_queue_of_no_places_still_grants_free_slots() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue=0))
+    assert simulation.submit().granted
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.QUEUE_FULL
+
+
+def test_the_places_of_one_model_are_not_those_of_another() -> None:
+    simulation = Simulation(a=[SlotPool("a", 1)], b=[SlotPool("b", 1)], limits=limits(max_queue=1))
+    for model in "aabb":
+        simulation.submit(model=model)
+    assert simulation.scheduler.depth == 2
+
+
+def test_one_tenant_cannot_take_all_places() -> None:
+    simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue_per_tenant=2))
+    simulation.submit("crowd")
+    for _ in range(2):
+        simulation.submit("crowd")
+    assert refusal_of(simulation, Demand("crowd", "m")).refusal is Refusal.QUEUE_FULL
+    assert simulation.submit("other").ticket.queued
+
+
+def test_the_bodies_that_wait_are_bounded_all_together() -> None:
+    simulation = Simulation(a=[SlotPool("a", 1)], b=[SlotPool("b", 1)], limits=limits(max_queue_bytes=1000))
+    simulation.submit(model="a")
+    simulation.submit(model="b")
+    first = simulation.scheduler.submit(Demand("t", "a", body_bytes=600), ignore)
+    assert refusal_of(simulation, Demand("t", "b", body_bytes=401)).refusal is Refusal.QUEUE_FULL
+    simulation.scheduler.submit(Demand("t", "b", body_bytes=400), ignore)
+    simulation.scheduler.withdraw(first)
+    simulation.scheduler.submit(Demand("t", "b", body_bytes=600), ignore)
+
+
+def test_a_tenant_has_no_more_in_the_gateway_than_it_may() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.scheduler.set_concurrency({"t": 2})
+    running, waiting = simulation.submit(), simulation.submit()
+    assert waiting.ticket.queued
+    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.TENANT_CONCURRENCY
+    assert simulation.submit("other").ticket.queued
+    simulation.release(running)
+    assert simulation.submit().ticket.queued
+
+
+def test_what_was_refused_leaves_nothing_behind() -> None:
+    simulation = Simulation(SlotPool("gpu", 2), limits=limits(max_queue=1))
+    simulation.submit(seconds=5.0)
+    simulation.submit(seconds=9.0)
+    waiting = simulation.submit("other")
+    for width in (1, 2):
+        refusal_of(simulation, Demand("late", "m", width, cost=1000.0))
+    simulation.run(5.0)
+    assert waiting.granted
+    assert simulation.submit("late").ticket.queued
+    assert simulation.scheduler.refused == {Refusal.QUEUE_FULL: 2}
+
+
+# -- changes of pools and routes
+
+
+def test_a_pool_that_grows_grants_at_once() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running, *waiting = [simulation.submit() for _ in range(4)]
+    pool.total = 3
+    simulation.dispatch()
+    assert [request.granted for request in waiting] == [True, True, False]
+    assert running.lease.live
+
+
+def test_a_pool_that_shrinks_evicts_nobody_and_grants_nothing_until_it_fits_again() -> None:
+    pool = SlotPool("gpu", 3)
+    simulation = Simulation(pool)
+    running = [simulation.submit() for _ in range(3)]
+    waiting = simulation.submit()
+    pool.total = 1
+    simulation.dispatch()
+    assert all(request.lease.live for request in running)
+    for request in running[:2]:
+        simulation.release(request)
+        assert not waiting.granted
+    simulation.release(running[2])
+    assert waiting.granted
+
+
+def test_tickets_wait_for_a_pool_that_does_not_admit_and_get_it_when_it_does() -> None:
+    pool = SlotPool("gpu", 1, admitting=False)
+    simulation = Simulation(pool)
+    waiting = simulation.submit()
+    assert waiting.ticket.queued
+    pool.admitting = True
+    simulation.dispatch()
+    assert waiting.granted
+
+
+def test_a_pool_that_comes_in_serves_those_who_wait_already() -> None:
+    simulation = Simulation(SlotPool("first", 1))
+    simulation.submit()
+    waiting = simulation.submit()
+    simulation.route(m=[SlotPool("first", 0), SlotPool("second", 1)])
+    assert waiting.lease.pool_name == "second"
+
+
+def test_a_pool_that_went_out_serves_nobody_any_more() -> None:
+    first, second = SlotPool("first", 1), SlotPool("second", 1)
+    simulation = Simulation(first, second)
+    running = [simulation.submit() for _ in range(2)]
+    waiting = [simulation.submit() for _ in range(2)]
+    simulation.route(m=[second])
+    for request in running:
+        simulation.release(request)
+    assert [request.granted for request in waiting] == [True, False]
+    assert waiting[0].lease.pool_name == "second"
+    assert first.free == 1
+
+
+def test_tickets_of_a_model_that_nobody_serves_any_more_are_refused_and_no_others() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(a=[pool], b=[pool])
+    simulation.submit(model="a")
+    gone, stays = simulation.submit(model="a"), simulation.submit(model="b")
+    simulation.route(b=[pool])
+    assert gone.ticket.refusal is Refusal.NO_BACKEND
+    assert stays.ticket.queued
+    assert refusal_of(simulation, Demand("t", "a")).refusal is Refusal.NO_BACKEND
+
+
+@pytest.mark.parametrize("how", ["absent", "no pools"])
+def test_a_model_that_nobody_serves_is_refused(how: str) -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    if how == "no pools":
+        simulation.route(nobody=[])
+    refused = refusal_of(simulation, Demand("t", "nobody"))
+    assert refused.refusal is Refusal.NO_BACKEND
+    assert refused.retry_after_s is not None
+
+
+def test_models_that_share_a_pool_share_it_fairly() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(a=[pool], b=[pool])
     for _ in range(100):
-        rig.submit("busy", cost=10)
-        end_one(rig)
-    for _ in range(6):
-        rig.submit("idler", cost=10)
-        rig.submit("busy", cost=10)
-    rig.order.clear()
-    for _ in range(8):
-        end_one(rig)
-    assert rig.order.count("busy") >= 3
+        simulation.submit("crowd", model="a")
+    simulation.run(10)
+    other = simulation.submit("other", model="b")
+    assert simulation.run_until(lambda: other.granted) <= 1.0
 
 
-def end_one(rig: Rig) -> None:
-    next(iter(rig.pool.leases)).release(Outcome.FINISHED)
+def test_a_ticket_for_a_busy_pool_stops_nobody_at_another() -> None:
+    busy, idle = SlotPool("busy", 1), SlotPool("idle", 1)
+    simulation = Simulation(a=[busy], b=[busy, idle])
+    simulation.submit(model="a")
+    simulation.submit(model="a", priority=Priority.INTERACTIVE)
+    assert simulation.submit(model="b", priority=Priority.BATCH).lease.pool_name == "idle"
 
 
-def test_the_real_cost_corrects_the_share() -> None:
-    """Both say one token; what `liar` really costs is told afterwards."""
-    rig = Rig()
-    held = rig.submit("liar")
-    for _ in range(50):
-        rig.submit("liar", name="liar")
-        rig.submit("honest", name="honest")
-    rig.order.clear()
-    for _ in range(40):
-        tenant = next(iter(rig.pool.leases)).tenant
-        if tenant == "liar":
-            rig.scheduler.correct("liar", 9)
-        end_one(rig)
-    assert held.lease is not None
-    assert rig.order.count("honest") > 3 * rig.order.count("liar")
+def test_a_pool_named_twice_counts_once() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(m=[pool, pool])
+    running, waiting = simulation.submit(), simulation.submit()
+    simulation.release(running)
+    assert waiting.granted
 
 
-# -- cost
+# -- what it says of itself
 
 
-def calls_of(action: object, *arguments: object) -> int:
-    """Python calls that an action takes: the same on every machine."""
-    count = 0
-
-    def counted(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(counted)
-    try:
-        action(*arguments)  # type: ignore[operator]
-    finally:
-        sys.setprofile(None)
-    return count
+def test_the_status_counts_who_waits_and_for_how_long() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    assert simulation.scheduler.status() == QueueStatus(depth=0, by_tenant={}, oldest_s=0.0)
+    simulation.submit("a", seconds=100.0)
+    simulation.run(10.0)
+    for tenant in "aab":
+        simulation.submit(tenant)
+        simulation.run(1.0)
+    assert simulation.scheduler.status() == QueueStatus(depth=3, by_tenant={"a": 2, "b": 1}, oldest_s=3.0)
+    assert simulation.scheduler.leases_by_tenant == {"a": 1}
+    assert repr(simulation.scheduler) == "<Scheduler 3 waiting, 1 leases, 1 granted>"
 
 
-@pytest.mark.parametrize("tenants", [1, 10_000])
-def test_ten_thousand_waiting_tickets_cost_no_more_than_ten(tenants: int) -> None:
-    def work(waiting: int) -> int:
-        rig = Rig()
-        held = rig.submit("holder")
-        for number in range(waiting):
-            rig.submit(f"t{number % tenants}")
-        mine = rig.submit("mine")
-        calls = calls_of(rig.scheduler.withdraw, mine)
-        calls += calls_of(rig.submit, "mine")
-        return calls + calls_of(finish, held)
-
-    assert work(10_000) <= 1.25 * work(10)
+def test_the_estimated_wait_follows_the_service_time_the_queue_and_the_slots() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    assert simulation.scheduler.estimate_wait_s("m") > 0
+    for _ in range(2):
+        simulation.submit(seconds=10.0)
+    simulation.run(10.0)
+    for _ in range(5):
+        simulation.submit(seconds=10.0)
+    assert simulation.scheduler.estimate_wait_s("m") == pytest.approx(10.0 * (3 + 1) / 2)
+    assert simulation.scheduler.estimate_wait_s("nobody") > 0
 
 
-# -- width
+def test_the_widest_request_is_as_wide_as_the_widest_pool() -> None:
+    simulation = Simulation(SlotPool("a", 2), SlotPool("b", 5))
+    assert simulation.scheduler.widest("m") == 5
+    assert simulation.scheduler.widest("nobody") == 0
 
 
-def test_a_wide_grant_is_all_or_nothing() -> None:
-    rig = Rig({"gpu": 3})
-    narrow = [rig.submit(), rig.submit()]
-    wide = rig.submit(width=2)
-    assert rig.scheduler.depth == 1
-    finish(narrow[0])
-    assert lease_of(wide).width == 2
-    assert rig.pool.free == 0
-    finish(wide)
-    assert rig.pool.free == 2
-
-
-def test_slots_are_held_for_the_wide_one_that_is_next() -> None:
-    rig = Rig({"gpu": 2})
-    narrow = [rig.submit(), rig.submit()]
-    wide = rig.submit(width=2, name="wide")
-    rig.submit("b", name="narrow b")
-    finish(narrow[0])
-    assert rig.pool.free == 1, "held, not given to the narrow one behind"
-    finish(narrow[1])
-    assert lease_of(wide).live
-
-
-def test_no_slot_is_held_idle_without_bound() -> None:
-    rig = Rig({"gpu": 2})
-    rig.submit()  # never ends
-    wide = rig.submit(width=2)
-    narrow = rig.submit("b")
-    rig.later(1.9)
-    assert narrow.lease is None
-    rig.later(0.1)
-    assert rig.order == ["a", "b"]
-    assert wide.queued
-
-
-def test_a_wide_one_gets_there_under_a_constant_stream_of_narrow_ones() -> None:
-    rig = Rig({"gpu": 4})
-    running = [rig.submit("n") for _ in range(4)]
-    wide = rig.submit("w", width=4)
-    for step in range(400):
-        rig.later(0.5)
-        running.append(rig.submit("n"))
-        live = [ticket for ticket in running if ticket.lease and ticket.lease.live]
-        if live and step % 2:
-            finish(live[0])
-        if wide.lease:
-            break
-    assert wide.lease is not None
-    assert rig.now < 60
-
-
-def test_what_no_pool_can_ever_give_is_refused() -> None:
-    rig = Rig({"gpu": 2})
-    assert rig.submit(width=3).refusal is Refusal.NO_BACKEND
-
-
-def test_a_wide_one_does_not_block_slots_of_a_pool_that_shrank_below_it() -> None:
-    rig = Rig({"gpu": 2})
-    held = rig.submit()
-    wide = rig.submit(width=2)
-    narrow = rig.submit("b")
-    rig.pool.total = 1
-    finish(held)
-    rig.scheduler.dispatch()
-    assert wide.refusal is Refusal.NO_BACKEND
-    assert lease_of(narrow).live
-
-
-def test_a_withdrawn_wide_one_frees_what_was_held_for_it() -> None:
-    rig = Rig({"gpu": 2})
-    rig.submit()
-    wide = rig.submit(width=2)
-    narrow = rig.submit("b")
-    rig.scheduler.withdraw(wide)
-    assert lease_of(narrow).live
+def test_the_next_tick_is_the_earliest_end_of_a_wait_or_of_a_phase() -> None:
+    simulation = Simulation(SlotPool("gpu", 2), limits=limits(queue_timeout_s=60.0))
+    assert simulation.scheduler.next_tick_at() is None
+    simulation.submit(seconds=1000.0)
+    simulation.run(5.0)
+    simulation.submit(width=2)
+    assert simulation.scheduler.next_tick_at() == 7.0
+    simulation.run(1.0)
+    simulation.submit()
+    assert simulation.scheduler.next_tick_at() == 7.0
+    simulation.run(50.0)
+    assert simulation.scheduler.next_tick_at() == 65.0
+    simulation.run(100.0)
+    assert simulation.scheduler.next_tick_at() is None

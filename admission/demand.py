@@ -1,0 +1,32 @@
+"""What a request asks of admission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["Demand", "Priority"]
+
+
+class Priority(IntEnum):
+    """Lower goes first, but never always: see `admission.fair`."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    tenant: str
+    model: str
+    width: int = 1
+    """Slots needed at once, at least 1."""
+    cost: float = 1.0
+    """Estimated work in tokens: what the tenant's share is charged with."""
+    priority: Priority = Priority.INTERACTIVE
+    body_bytes: int = 0
+    """Size of the body that waits with the ticket."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"a width of {self.width} asks for nothing")

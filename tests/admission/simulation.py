@@ -1,0 +1,149 @@
+"""A scheduler on a clock of its own, and requests that take the time they are told to take.
+
+Nothing waits: `run` jumps from one event to the next, as the virtual-time loop does for coroutines.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from admission import Demand, Lease, Outcome, Priority, QueueLimits, Scheduler, SlotPool, Ticket
+
+ROOMY = QueueLimits(
+    max_queue=10**6, max_queue_per_tenant=10**6, max_queue_bytes=10**12, queue_timeout_s=10**9
+)
+ONE_SLOT_S = 1.0
+
+
+def ignore() -> None:
+    """For owners that look at their tickets by themselves."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A demand, how long it takes once granted, and what became of it."""
+
+    demand: Demand
+    seconds: float
+    then: Callable[[], object] | None = None
+    ticket: Ticket = field(init=False)
+    granted_at: float | None = None
+    settled: int = 0
+
+    @property
+    def lease(self) -> Lease:
+        assert self.ticket.lease is not None, f"not granted: {self.ticket!r}"
+        return self.ticket.lease
+
+    @property
+    def granted(self) -> bool:
+        return self.ticket.lease is not None
+
+
+class Simulation:
+    """`Simulation(SlotPool("gpu", 4))` serves the model `m`; other models by name: `Simulation(a=[pool])`."""
+
+    def __init__(self, *pools: SlotPool, limits: QueueLimits = ROOMY, **routes: Iterable[SlotPool]) -> None:
+        self.now = 0.0
+        self.scheduler = Scheduler(limits, lambda: self.now)
+        self.served: list[Request] = []
+        """In the order of their grants."""
+        self._settled: list[Request] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self.scheduler.route({"m": pools, **routes})
+
+    def submit(
+        self,
+        tenant: str = "t",
+        *,
+        model: str = "m",
+        seconds: float = ONE_SLOT_S,
+        cost: float | None = None,
+        width: int = 1,
+        priority: Priority = Priority.INTERACTIVE,
+        then: Callable[[], object] | None = None,
+    ) -> Request:
+        """A request that costs its seconds unless told otherwise. `then` is called when it has finished."""
+        demand = Demand(tenant, model, width, seconds if cost is None else cost, priority)
+        request = Request(demand, seconds, then)
+        request.ticket = self.scheduler.submit(demand, partial(self._settled.append, request))
+        self._look()
+        return request
+
+    def keep_busy(self, tenant: str, **options: object) -> None:
+        """One request after the other, for ever."""
+        self.submit(tenant, then=partial(self.keep_busy, tenant, **options), **options)  # type: ignore[arg-type]
+
+    def withdraw(self, request: Request) -> None:
+        self.scheduler.withdraw(request.ticket)
+        self._look()
+
+    def release(self, request: Request, outcome: Outcome = Outcome.FINISHED) -> None:
+        """Now, not when its time is over."""
+        request.lease.release(outcome)
+        self._look()
+
+    def route(self, **routes: Iterable[SlotPool]) -> None:
+        self.scheduler.route(routes)
+        self._look()
+
+    def dispatch(self) -> None:
+        """After a change of a pool."""
+        self.scheduler.dispatch()
+        self._look()
+
+    def at(self, when: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), action))
+
+    def run(self, seconds: float) -> None:
+        """So much time passes."""
+        end = self.now + seconds
+        while True:
+            tick_at = self.scheduler.next_tick_at()
+            event_at = self._events[0][0] if self._events else None
+            times = [at for at in (tick_at, event_at) if at is not None and at <= end]
+            if not times:
+                break
+            assert min(times) >= self.now
+            self.now = min(times)
+            if event_at == self.now:
+                heapq.heappop(self._events)[2]()
+            else:
+                self.scheduler.tick()
+            self._look()
+        self.now = end
+
+    def run_until(self, condition: Callable[[], object], within: float = 3600.0) -> float:
+        """Run until `condition()` holds; returns how long that took."""
+        began = self.now
+        while not condition():
+            nexts = [at for at in (self.scheduler.next_tick_at(), *(e[0] for e in self._events[:1])) if at]
+            assert nexts, "nothing can ever happen again"
+            assert min(nexts) - began <= within, f"not within {within} s: {self.scheduler!r}"
+            self.run(min(nexts) - self.now)
+        return self.now - began
+
+    def work_of(self, tenant: str) -> float:
+        """Seconds of work granted to a tenant so far."""
+        return sum(request.seconds for request in self.served if request.demand.tenant == tenant)
+
+    def order(self) -> list[str]:
+        """The tenants in the order of their grants."""
+        return [request.demand.tenant for request in self.served]
+
+    def _look(self) -> None:
+        while self._settled:
+            request = self._settled.pop(0)
+            request.settled += 1
+            if request.granted:
+                request.granted_at = self.now
+                self.served.append(request)
+                self.at(self.now + request.seconds, partial(self._finish, request))
+
+    def _finish(self, request: Request) -> None:
+        self.release(request)
+        if request.then is not None:
+            request.then()

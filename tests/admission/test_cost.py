@@ -1,0 +1,88 @@
+"""What an operation costs does not depend on how many wait: counted in calls, not in seconds."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from admission import SlotPool
+from tests.admission.simulation import Request, Simulation
+
+FEW, MANY = 20, 10_000
+ROUNDS = 300
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Calls of Python and C functions while `action` runs."""
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+class Crowd:
+    """Two slots in use, and so many that wait, all of one tenant or each of its own."""
+
+    def __init__(self, waiting: int, *, width: int, own_tenants: bool) -> None:
+        self.own_tenants = own_tenants
+        self.width = width
+        self.simulation = Simulation(SlotPool("gpu", 2), SlotPool("loading", 0, admitting=False))
+        for _ in range(2):
+            self.simulation.submit()
+        self.waiting = [self.submit(number) for number in range(waiting)]
+
+    def submit(self, number: int) -> Request:
+        tenant = f"t{number}" if self.own_tenants else "t"
+        return self.simulation.submit(tenant, width=self.width, seconds=1.0 + number % 7)
+
+    def come_and_leave(self) -> None:
+        for number in range(ROUNDS):
+            self.simulation.withdraw(self.submit(number))
+
+    def leave_from_the_middle(self) -> None:
+        middle = len(self.waiting) // 2
+        for number in range(ROUNDS):
+            self.simulation.withdraw(self.waiting[middle])
+            self.waiting[middle] = self.submit(number)
+
+    def be_served(self) -> None:
+        """As many come as are served, so that the crowd stays as it is."""
+        for number in range(ROUNDS):
+            self.submit(number)
+            self.simulation.release(self.simulation.served[number])
+
+    def time_passes(self) -> None:
+        for _ in range(ROUNDS):
+            self.simulation.scheduler.tick()
+
+
+@pytest.mark.parametrize("width", [1, 2], ids=["narrow", "wide"])
+@pytest.mark.parametrize("own_tenants", [False, True], ids=["one tenant", "own tenants"])
+@pytest.mark.parametrize(
+    "action", [Crowd.come_and_leave, Crowd.leave_from_the_middle, Crowd.be_served, Crowd.time_passes]
+)
+def test_an_operation_costs_the_same_with_ten_thousand_waiting(
+    action: Callable[[Crowd], None], own_tenants: bool, width: int
+) -> None:
+    few = Crowd(FEW, width=width, own_tenants=own_tenants)
+    many = Crowd(MANY, width=width, own_tenants=own_tenants)
+    assert calls_of(lambda: action(many)) <= 1.5 * calls_of(lambda: action(few))
+
+
+@pytest.mark.parametrize("own_tenants", [False, True], ids=["one tenant", "own tenants"])
+def test_the_ten_thousandth_costs_as_much_to_submit_as_the_first(own_tenants: bool) -> None:
+    crowd = Crowd(0, width=1, own_tenants=own_tenants)
+    first = calls_of(lambda: [crowd.submit(number) for number in range(ROUNDS)])
+    for number in range(ROUNDS, MANY):
+        crowd.submit(number)
+    last = calls_of(lambda: [crowd.submit(number) for number in range(MANY, MANY + ROUNDS)])
+    assert last <= 1.5 * first

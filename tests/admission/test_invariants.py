@@ -1,0 +1,299 @@
+"""Random schedules against the invariants of `admission.scheduler`, checked after every step.
+
+The machine does whatever the gateway could do to a scheduler, in any order. It keeps its own books of
+tickets and leases and compares. At the end of each run the world becomes kind: whoever waits gets a slot.
+"""
+
+from collections import Counter
+
+from hypothesis import settings, strategies
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+)
+
+from admission import (
+    Demand,
+    Lease,
+    Outcome,
+    Priority,
+    Probe,
+    QueueLimits,
+    Refusal,
+    Refused,
+    Scheduler,
+    SlotPool,
+    Ticket,
+    TicketState,
+)
+from tests.admission.simulation import ROOMY
+
+TIGHT = QueueLimits(max_queue=6, max_queue_per_tenant=4, max_queue_bytes=600, queue_timeout_s=30.0)
+MODELS = ("a", "b", "c")
+POOLS = 3
+WIDEST = 4
+
+models = strategies.sampled_from(MODELS)
+pool_numbers = strategies.integers(0, POOLS - 1)
+demands = strategies.builds(
+    Demand,
+    tenant=strategies.sampled_from(["t1", "t2", "t3"]),
+    model=models,
+    width=strategies.sampled_from([1, 1, 1, 2, 3, WIDEST]),
+    cost=strategies.sampled_from([1.0, 10.0, 1000.0]),
+    priority=strategies.sampled_from(Priority),
+    body_bytes=strategies.sampled_from([0, 100, 500]),
+)
+
+
+class Owner:
+    """One ticket, as whoever waits for it sees it."""
+
+    def __init__(self, demand: Demand, settled: list["Owner"]) -> None:
+        self.demand = demand
+        self.ticket: Ticket | None = None
+        self._settled = settled
+
+    def settled(self) -> None:
+        self._settled.append(self)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    owners: Bundle[Owner] = Bundle("owners")
+    probes: Bundle[tuple[SlotPool, Probe]] = Bundle("probes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.pools = [SlotPool(f"gpu{number}", number + 1) for number in range(POOLS)]
+        self.routes = {"a": self.pools[:1], "b": self.pools[1:], "c": self.pools}
+        self.scheduler = Scheduler(ROOMY, lambda: self.now)
+        self.all: list[Owner] = []
+        self.settled: list[Owner] = []
+        """In the order in which they were called."""
+        self.released = 0
+        self.outcomes: Counter[Outcome] = Counter()
+        self.allowed = {pool: pool.total for pool in self.pools}
+        self.scheduler.on_dispatch = self.dispatched
+        self.scheduler.route(self.routes)
+
+    def dispatched(self) -> None:
+        at = self.scheduler.next_tick_at()
+        assert at is None or at > self.now or self.overdue(), "a timer in the past would spin"
+
+    def overdue(self) -> list[Ticket]:
+        limit = self.now - self.scheduler.limits.queue_timeout_s
+        return [ticket for ticket in self.waiting() if ticket.enqueued_at <= limit]
+
+    def holds(self, pool: SlotPool) -> bool:
+        return self.scheduler._gates[pool].reservation.holds
+
+    def waiting(self) -> list[Ticket]:
+        return [owner.ticket for owner in self.all if owner.ticket is not None and owner.ticket.queued]
+
+    def granted(self) -> list[Ticket]:
+        tickets = [owner.ticket for owner in self.settled]
+        return [ticket for ticket in tickets if ticket is not None and ticket.lease is not None]
+
+    def live(self) -> list[Lease]:
+        leases = [ticket.lease for ticket in self.granted()]
+        return [lease for lease in leases if lease is not None and lease.live]
+
+    # -- what may happen
+
+    @rule(tight=strategies.booleans(), limit=strategies.sampled_from([None, 2]))
+    def set_limits(self, tight: bool, limit: int | None) -> None:
+        self.scheduler.limits = TIGHT if tight else ROOMY
+        self.scheduler.set_concurrency({} if limit is None else {"t1": limit})
+        self.scheduler.set_weights({"t1": 2.0} if tight else {})
+
+    @rule(target=owners, demand=demands)
+    def submit(self, demand: Demand) -> Owner | MultipleResults[Owner]:
+        owner = Owner(demand, self.settled)
+        before = self.scheduler.refused.total()
+        try:
+            owner.ticket = self.scheduler.submit(owner.demand, owner.settled)
+        except Refused as refused:
+            assert owner not in self.settled
+            assert self.scheduler.refused.total() == before + 1
+            self.check_refusal(owner.demand, refused.refusal)
+            return multiple()
+        self.all.append(owner)
+        return owner
+
+    def check_refusal(self, demand: Demand, refusal: Refusal) -> None:
+        pools = self.routes.get(demand.model, [])
+        too_wide = all(pool.admitting and pool.total < demand.width for pool in pools)
+        if refusal is Refusal.NO_BACKEND:
+            assert too_wide
+        elif refusal is Refusal.QUEUE_FULL:
+            assert self.scheduler.limits is TIGHT
+            assert all(pool.admissible < demand.width or self.holds(pool) for pool in pools)
+        else:
+            assert refusal is Refusal.TENANT_CONCURRENCY
+            assert demand.tenant == "t1"
+
+    @rule(owner=owners)
+    def withdraw(self, owner: Owner) -> None:
+        assert owner.ticket is not None
+        was_queued = owner.ticket.queued
+        self.scheduler.withdraw(owner.ticket)
+        assert not owner.ticket.queued
+        if was_queued:
+            assert (owner.ticket.state, owner.ticket.refusal) == (TicketState.WITHDRAWN, None)
+
+    @rule(owner=owners)
+    def start(self, owner: Owner) -> None:
+        if owner.ticket is not None and owner.ticket.lease is not None:
+            owner.ticket.lease.start()
+
+    @rule(owner=owners, outcome=strategies.sampled_from(Outcome))
+    def release(self, owner: Owner, outcome: Outcome) -> None:
+        """Also a lease that was released before: then nothing may happen."""
+        if owner.ticket is None or owner.ticket.lease is None:
+            return
+        if owner.ticket.lease.live:
+            self.released += 1
+            self.outcomes[outcome] += 1
+        owner.ticket.lease.release(outcome)
+
+    @rule(owner=owners, cost=strategies.sampled_from([0.0, 1.0, 5000.0]))
+    def settle_cost(self, owner: Owner, cost: float) -> None:
+        if owner.ticket is not None and owner.ticket.lease is not None:
+            owner.ticket.lease.settle_cost(cost)
+
+    @rule(number=pool_numbers, total=strategies.integers(1, WIDEST))
+    def resize(self, number: int, total: int) -> None:
+        pool = self.pools[number]
+        self.allowed[pool] = max(total, pool.leased + len(pool.quarantine) + pool.foreign)
+        pool.total = total
+        self.scheduler.dispatch()
+
+    @rule(number=pool_numbers)
+    def turn_admission(self, number: int) -> None:
+        self.pools[number].admitting = not self.pools[number].admitting
+        self.scheduler.dispatch()
+
+    @rule(model=models, served_by=strategies.sets(pool_numbers))
+    def reroute(self, model: str, served_by: set[int]) -> None:
+        self.routes = {**self.routes, model: [self.pools[number] for number in sorted(served_by)]}
+        self.scheduler.route(self.routes)
+
+    @rule(seconds=strategies.sampled_from([0.1, 1.0, 2.0, 7.0, 40.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.scheduler.tick()
+        assert not self.overdue()
+
+    @rule(target=probes, number=pool_numbers)
+    def send_probe(self, number: int) -> tuple[SlotPool, Probe]:
+        pool = self.pools[number]
+        return pool, pool.probe_sent(self.now)
+
+    @rule(
+        asked=consumes(probes),
+        running=strategies.one_of(strategies.none(), strategies.sets(strategies.integers(0, WIDEST - 1))),
+    )
+    def answer_probe(self, asked: tuple[SlotPool, Probe], running: set[int] | None) -> None:
+        pool, probe = asked
+        tasks = None if running is None else frozenset(sorted(running)[: pool.total])
+        pool.probe_answered(probe, tasks, self.now)
+        self.scheduler.dispatch()
+
+    @rule(number=pool_numbers)
+    def restart(self, number: int) -> None:
+        self.pools[number].restarted()
+        self.scheduler.dispatch()
+
+    # -- what must hold
+
+    @invariant()
+    def no_pool_has_more_than_its_slots_in_use(self) -> None:
+        for pool in self.pools:
+            in_use = pool.leased + len(pool.quarantine) + pool.foreign
+            assert in_use <= self.allowed[pool], f"{pool!r}, {pool.foreign} foreign"
+            self.allowed[pool] = max(pool.total, in_use)
+
+    @invariant()
+    def no_slot_idles_while_a_ticket_may_have_it(self) -> None:
+        for ticket in self.waiting():
+            for pool in self.routes[ticket.demand.model]:
+                fits = pool.admissible >= ticket.demand.width
+                assert not fits or self.holds(pool), f"{ticket!r} waits for nothing at {pool!r}"
+
+    @invariant()
+    def slots_are_held_for_a_wide_ticket_that_waits_for_them(self) -> None:
+        waiting = self.waiting()
+        for pool, gate in self.scheduler._gates.items():
+            ticket = gate.reservation.ticket
+            if ticket is not None:
+                assert ticket in waiting
+                assert pool in self.routes[ticket.demand.model]
+                assert pool.admitting
+                assert pool.admissible < ticket.demand.width <= pool.total
+
+    @invariant()
+    def nobody_overtakes_its_like(self) -> None:
+        last: dict[object, int] = {}
+        for ticket in [*self.granted(), *sorted(self.waiting(), key=lambda ticket: ticket.seq)]:
+            demand = ticket.demand
+            kind = demand.tenant, demand.model, demand.priority, demand.width
+            assert last.get(kind, 0) < ticket.seq
+            last[kind] = ticket.seq
+
+    @invariant()
+    def every_ticket_is_settled_once_and_every_grant_released_once(self) -> None:
+        calls = Counter(self.settled)
+        for owner in self.all:
+            assert owner.ticket is not None
+            assert calls[owner] == (0 if owner.ticket.queued else 1)
+        assert self.scheduler.granted == len(self.granted())
+        assert self.scheduler.granted == self.released + len(self.live())
+        total = Counter[Outcome]()
+        for pool in self.pools:
+            total.update(pool.released)
+        assert +total == self.outcomes
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        waiting, live = self.waiting(), self.live()
+        assert self.scheduler.depth == len(waiting)
+        assert self.scheduler.status().by_tenant == Counter(ticket.demand.tenant for ticket in waiting)
+        assert self.scheduler.leases_by_tenant == Counter(lease.demand.tenant for lease in live)
+        assert self.scheduler._waiting_bytes == sum(ticket.demand.body_bytes for ticket in waiting)
+        for pool in self.pools:
+            held = [lease for lease in live if lease.pool_name == pool.name]
+            assert dict.fromkeys(held) == dict.fromkeys(pool.leases)
+            assert pool.leased == sum(lease.width for lease in held)
+
+    @invariant()
+    def limits_are_kept(self) -> None:
+        if self.scheduler.limits is TIGHT and not self.overdue():
+            oldest = min((ticket.enqueued_at for ticket in self.waiting()), default=self.now)
+            assert self.now - oldest < TIGHT.queue_timeout_s
+
+    # -- the end
+
+    def teardown(self) -> None:
+        """Everybody who waits gets a slot in the end, however wide."""
+        self.scheduler.limits = ROOMY
+        for pool in self.pools:
+            pool.admitting, pool.total = True, WIDEST
+            pool.restarted()
+        self.scheduler.route(dict.fromkeys(MODELS, self.pools))
+        for _ in range(len(self.all) + 1):
+            for lease in self.live():
+                lease.release(Outcome.FINISHED)
+        assert self.waiting() == []
+        assert Counter(self.settled) == Counter(self.all)
+        assert (self.scheduler.leases, self.scheduler.depth, self.scheduler.next_tick_at()) == (0, 0, None)
+        assert all(pool.free == WIDEST for pool in self.pools)
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestScheduler = SchedulerMachine.TestCase
