@@ -17,6 +17,7 @@ from gateway.context import TenantIdentity
 from gateway.endpoints.admin import OperatorOnly, Status
 from gateway.endpoints.by_method import ByMethod, unknown_path
 from gateway.endpoints.chat import ChatCompletions
+from gateway.endpoints.embeddings import Embeddings
 from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
 from gateway.fleet import Fleet
@@ -48,6 +49,7 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
     return [
         Route("/v1/chat/completions", chat),
         Route("/chat/completions", chat),
+        Route("/v1/embeddings", ByMethod(POST=Embeddings(settings, fleet))),
         Route("/v1/models", models),
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),

@@ -46,14 +46,16 @@ class Identity:
     """What every chunk of one answer says it belongs to."""
 
     id: str
+    """Empty for answers that have neither id nor time."""
     created: int
     """Unix time in seconds."""
     model: str
     """The public name that the client asked for."""
 
     def stamp(self, chunk: Chunk) -> None:
-        chunk["id"] = self.id
-        chunk["created"] = self.created
+        if self.id:
+            chunk["id"] = self.id
+            chunk["created"] = self.created
         chunk["model"] = self.model
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from admission import Demand, Lease
-from gateway.chat import ChatRequest, Upgrade
+from gateway.chat import Upgrade
 from gateway.chunks import Identity
 from gateway.context import RequestContext
 from gateway.metering import Meter
@@ -16,14 +16,16 @@ __all__ = ["Generation"]
 @dataclass(frozen=True, slots=True)
 class Generation:
     context: RequestContext
-    request: ChatRequest
     path: str
     body: bytes
     headers: list[tuple[bytes, bytes]]
     """For the backend."""
     identity: Identity
     demand: Demand
-    upgrade: Upgrade
+    choices: int = 1
+    running_usage: bool = False
+    """The client asked for the usage so far with every chunk."""
+    upgrade: Upgrade = field(default_factory=Upgrade)
 
     def book(self, meter: Meter, lease: Lease | None) -> None:
         """The request is over: note its token counts, and charge its tenant what it really cost."""

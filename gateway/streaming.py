@@ -45,11 +45,11 @@ class StreamingAnswer:
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._meter = Meter(choices=generation.request.n)
+        self._meter = Meter(choices=generation.choices)
         self._stalled = False
         self._options = FrameOptions(
             keepalive=keepalive,
-            running_usage=generation.request.running_usage,
+            running_usage=generation.running_usage,
             strip_timings=generation.upgrade.timings,
             withhold_usage=generation.upgrade.usage,
         )

@@ -8,7 +8,6 @@ steps but the last two: `gateway.streaming` and `gateway.whole` hold those.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 
@@ -21,7 +20,8 @@ from gateway.body import read_body
 from gateway.chat import BodyParser, ChatRequest, Upgrade
 from gateway.chunks import Identity
 from gateway.context import RequestContext, context_of
-from gateway.errors import CapacityError, ClientError
+from gateway.endpoints.served import check_served, upstream_headers, widest
+from gateway.errors import ClientError
 from gateway.fleet import Fleet
 from gateway.frames import KeepAlive
 from gateway.generation import Generation
@@ -32,7 +32,6 @@ from gateway.whole import WholeAnswer
 __all__ = ["ChatCompletions"]
 
 PATH = "/v1/chat/completions"
-Headers = list[tuple[bytes, bytes]]
 
 
 class ChatCompletions:
@@ -48,7 +47,7 @@ class ChatCompletions:
             scope, receive, max_bytes=server.max_body_bytes, timeout_s=server.body_timeout_s
         )
         generation = await self._prepare(scope, context, body)
-        if generation.request.stream:
+        if context.stream:
             answer = StreamingAnswer(
                 self._settings, self._fleet, generation, _keepalive(scope, self._settings)
             )
@@ -63,7 +62,8 @@ class ChatCompletions:
         model = self._fleet.catalogue.resolve(request.model, tenant)
         context.model = model.name
         context.stream = request.stream
-        self._check_served(model.backends, request)
+        check_served(model.backends)
+        self._check_width(model.backends, request)
         upgrade = self._upgrade(model.backends, request)
         changes = request.changes(parsed, tenant, model.upstream_name, upgrade)
         identity = Identity(
@@ -81,25 +81,20 @@ class ChatCompletions:
         )
         return Generation(
             context=context,
-            request=request,
             path=PATH,
             body=await self._bodies.splice(body, changes),
-            headers=_upstream_headers(scope, context, stream=request.stream),
+            headers=upstream_headers(scope, context, stream=request.stream),
             identity=identity,
             demand=demand,
+            choices=request.n,
+            running_usage=request.running_usage,
             upgrade=upgrade,
         )
 
-    def _check_served(self, backends: list[Backend], request: ChatRequest) -> None:
-        now = asyncio.get_running_loop().time()
-        if all(backend.hopeless(now) for backend in backends):
-            reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
-            raise CapacityError(
-                503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0
-            )
-        widest = max((backend.pool.total for backend in backends), default=0)
-        if request.n > max(widest, 1) and widest:
-            raise ClientError("invalid_request", f"n may be at most {widest} here", param="n")
+    def _check_width(self, backends: list[Backend], request: ChatRequest) -> None:
+        slots = widest(backends)
+        if slots and request.n > slots:
+            raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
 
     def _upgrade(self, backends: list[Backend], request: ChatRequest) -> Upgrade:
         states_usage = all(backend.states_usage for backend in backends)
@@ -113,16 +108,3 @@ def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:
     asked = dict(scope["headers"]).get(b"x-slotgate-keepalive", b"").strip().lower()
     forms: dict[bytes, KeepAlive] = {b"comment": "comment", b"chunk": "chunk", b"off": "off"}
     return forms.get(asked, settings.streaming.keepalive)
-
-
-def _upstream_headers(scope: Scope, context: RequestContext, *, stream: bool) -> Headers:
-    """What of the client's request the backend sees: an allow-list."""
-    headers: Headers = [
-        (b"content-type", b"application/json"),
-        (b"accept", b"text/event-stream" if stream else b"application/json"),
-        (b"x-request-id", context.id.encode()),
-    ]
-    trace = dict(scope["headers"]).get(b"traceparent")
-    if trace is not None:
-        headers.append((b"traceparent", trace))
-    return headers
