@@ -1,8 +1,8 @@
 """`POST /v1/embeddings`: an array of inputs is one request that uses many slots.
 
 llama-server spreads the inputs over its slots and defers the rest, so the request is admitted with the
-width `min(inputs, slots)`: only inputs of one request may wait inside the backend, and only while that request
-holds all of its slots.
+width `min(inputs, slots)`: only inputs of one request may wait inside the backend, and only while that
+request holds all of its slots.
 """
 
 from __future__ import annotations
