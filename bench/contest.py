@@ -95,7 +95,7 @@ class Contest:
                 window_s=plan.saturated_s,
             )
         except (OSError, TimeoutError) as error:
-            samples.fail(name, f"a turn failed: {error or type(error).__name__}")
+            samples.fail(name, f"a turn failed: {str(error) or type(error).__name__}")
             return
         samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
         samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
@@ -119,7 +119,9 @@ class Contest:
                         target, Target(port), contestant.memory_bytes, counts=counts
                     )
             except (OSError, TimeoutError, Unavailable) as error:
-                self._samples.fail(peer.name, f"memory was not measured: {error or type(error).__name__}")
+                self._samples.fail(
+                    peer.name, f"memory was not measured: {str(error) or type(error).__name__}"
+                )
                 continue
             self._samples.add(peer.name, "idle_mib", idle / 2**20)
             for count, used in zip(counts, seen, strict=True):
@@ -130,7 +132,9 @@ class Contest:
         try:
             rate = await load.fixed(contestant.target, streams=plan.real_streams, tokens=plan.real_tokens)
         except (OSError, TimeoutError) as error:
-            self._samples.fail(contestant.name, f"llama-server through it: {error or type(error).__name__}")
+            self._samples.fail(
+                contestant.name, f"llama-server through it: {str(error) or type(error).__name__}"
+            )
         else:
             self._samples.add(contestant.name, "real", rate)
 

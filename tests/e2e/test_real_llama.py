@@ -5,10 +5,11 @@ import statistics
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.client import RawClient, read_stream, request_bytes
+from tests.support.client import read_stream, request_bytes
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import CHAT, chat, data_of, running_gateway, settings_for, text_of
 from tests.support.llama import RealLlama
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 TOKENS = 3000
 ROUNDS = 5
+TRIES = 6
 
 
 def measured(tokens: int) -> dict[str, Any]:
@@ -26,15 +28,20 @@ def measured(tokens: int) -> dict[str, Any]:
 
 
 async def tokens_a_second(url: str) -> float:
-    """Of one whole stream, from its first bytes to its last."""
-    async with await RawClient.connect(url) as client:
-        await client.post(CHAT, measured(TOKENS))
-        began, frames = 0.0, 0
-        async for piece in client.pieces():
-            began = began or time.perf_counter()
-            frames += piece.count(b"data: {")
-        assert frames > TOKENS
-        return frames / (time.perf_counter() - began)
+    """Of one whole stream, from its first bytes to its last. Counted in what comes off the socket, unparsed:
+    the machine's two cores are wanted by llama-server and the gateway."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request_bytes("POST", CHAT, json=measured(TOKENS)))
+    began, frames = 0.0, 0
+    while not (data := await reader.read(1 << 18)).endswith(b"\r\n0\r\n\r\n"):
+        assert data, "the stream was cut"
+        began = began or time.perf_counter()
+        frames += data.count(b"data: {")
+    took = time.perf_counter() - began
+    writer.close()
+    assert frames + data.count(b"data: {") > TOKENS
+    return frames / took
 
 
 async def test_a_stream_is_at_least_95_percent_as_fast_as_direct(
@@ -42,7 +49,7 @@ async def test_a_stream_is_at_least_95_percent_as_fast_as_direct(
 ) -> None:
     """The gateway in a process of its own; rounds alternate; measured again if the machine was busy."""
     async with served_gateway(tmp_path, backend_table(tiny_llama.url)) as served:
-        for _ in range(3):
+        for _ in range(TRIES):
             sides = [
                 (await tokens_a_second(tiny_llama.url), await tokens_a_second(served.url))
                 for _ in range(ROUNDS)
