@@ -32,15 +32,14 @@ async def tokens_a_second(url: str) -> float:
     the machine's two cores are wanted by llama-server and the gateway."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(request_bytes("POST", CHAT, json=measured(TOKENS)))
+    writer.write(request_bytes("POST", CHAT, b"Connection: close", json=measured(TOKENS)))
     began, frames = 0.0, 0
-    while not (data := await reader.read(1 << 18)).endswith(b"\r\n0\r\n\r\n"):
-        assert data, "the stream was cut"
+    while data := await reader.read(1 << 18):
         began = began or time.perf_counter()
         frames += data.count(b"data: {")
     took = time.perf_counter() - began
     writer.close()
-    assert frames + data.count(b"data: {") > TOKENS
+    assert frames > 0.99 * TOKENS  # one that lies across two reads is not seen
     return frames / took
 
 
