@@ -25,8 +25,6 @@ __all__ = ["Backend", "BackendState"]
 
 Headers = list[tuple[bytes, bytes]]
 GIVE_UP_S = 10.0
-_NO_IDLE = httpx.Limits(max_connections=4, max_keepalive_connections=0)
-"""llama-server closes idle connections after 5 s: a kept one would be stale as often as not."""
 
 _MODEL_FILE = b".gguf"
 _word = re.compile(rb"[^\s\"']+")
@@ -69,14 +67,10 @@ class Backend:
         self.transport = UpstreamTransport(
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
         )
-        tls = self.base_url.scheme == "https"  # without it, no certificates need to be loaded
-        self.control = httpx.AsyncClient(
-            base_url=self.base_url,
-            transport=httpx.AsyncHTTPTransport(verify=tls, uds=unix_socket, trust_env=False, limits=_NO_IDLE),
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(2.0, connect=connect_timeout_s),
-            trust_env=False,
+        self._control = UpstreamTransport(
+            Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s, keep_idle=False
         )
+        self._questions: dict[str, httpx.Request] = {}
         self.state = BackendState.STARTING
         self.reason = "not asked yet"
         self.process = ""
@@ -100,8 +94,10 @@ class Backend:
 
     def move_to(self, url: str) -> None:
         """Its process listens there now."""
-        self.base_url = self.control.base_url = httpx.URL(url)
-        self.transport.move_to(Address.of(self.base_url, None))
+        self.base_url = httpx.URL(url)
+        self._questions.clear()
+        for transport in (self.transport, self._control):
+            transport.move_to(Address.of(self.base_url, None))
 
     def hopeless(self, now: float) -> bool:
         """Whether a request should not wait for this backend."""
@@ -124,18 +120,38 @@ class Backend:
             self.pool.total = total
             self.on_change(self)
 
+    async def ask(self, path: str) -> httpx.Response:
+        """GET one of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
+
+        Asked every few seconds for as long as the gateway runs: the request is built once. The connection is
+        not kept, because llama-server closes idle ones: it would be stale as often as not.
+        """
+        question = self._questions.get(path)
+        if question is None:
+            headers = [(b"host", self.base_url.netloc), (b"connection", b"close"), *self._own_key()]
+            question = self._questions[path] = httpx.Request("GET", self._url(path), headers=headers)
+        answer = await self._control.handle_async_request(question)
+        try:
+            await answer.aread()
+        finally:
+            await answer.aclose()
+        return answer
+
     def request(self, path: str, body: bytes, headers: Headers) -> httpx.Request:
         """A POST for this backend, with its own key and nothing of the client's but `headers`."""
-        own: Headers = [(b"host", self.base_url.netloc), (b"accept-encoding", b"identity")]
-        if self.api_key:
-            own.append((b"authorization", b"Bearer " + self.api_key.encode()))
-        raw_path = self.base_url.raw_path.rstrip(b"/") + path.encode()
+        own = [(b"host", self.base_url.netloc), (b"accept-encoding", b"identity"), *self._own_key()]
         return httpx.Request(
             "POST",
-            self.base_url.copy_with(raw_path=raw_path),
+            self._url(path),
             headers=[*own, *headers, (b"content-length", b"%d" % len(body))],
             content=body,
         )
+
+    def _own_key(self) -> Headers:
+        return [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []
+
+    def _url(self, path: str) -> httpx.URL:
+        return self.base_url.copy_with(raw_path=self.base_url.raw_path.rstrip(b"/") + path.encode())
 
     def scrubber(self, public_name: str) -> Callable[[bytes], bytes]:
         """For JSON texts: the public name stands wherever the backend writes the path of a model's file."""
@@ -152,7 +168,7 @@ class Backend:
         return scrub
 
     async def aclose(self) -> None:
-        await self.control.aclose()
+        await self._control.aclose()
         await self.transport.aclose()
 
 

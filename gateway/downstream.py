@@ -4,7 +4,8 @@ Frames are put from callbacks, as the upstream makes them, and never wait for th
 task sits in `pump`, which sends what is there and sleeps until there is more. While it sleeps, `hand_over`
 sends from within the callback itself: it takes the one step of `send` that writes to the socket, and only if
 that step would wait (the client is slow) does the task wake and wait in its place. So a token costs no
-switch between tasks.
+switch between tasks. Where the server offers a plain write (`slotgate.write`) and the client keeps up, a text
+delta does not even wait for `hand_over`: `_express` is that write while the response is under way.
 
 While one `send` has not returned the client is behind: plain text deltas of one template are then merged
 into one frame, and when `buffer_limit` bytes are unread the upstream is told to pause.
@@ -72,6 +73,7 @@ class Downstream:
         self._budget = budget
         self._merge = merge
         self._write_now = write_now
+        self._express: Callable[[bytes], bool] | None = None
         self._frames: deque[bytes] = deque()
         self._run: Template | None = None
         self._run_text = bytearray()
@@ -96,6 +98,14 @@ class Downstream:
 
     def delta(self, template: Template, text: bytes) -> None:
         """One plain text delta. Merged with the one before if that waits and is of the same template."""
+        express = self._express
+        if (
+            express is not None
+            and not self.unread
+            and self.sending_since is None
+            and express(template.frame(text))
+        ):
+            return
         if self.sending_since is None or not self._merge:
             self.put(template.frame(text))
             return
@@ -111,6 +121,7 @@ class Downstream:
         if last and not self.closing:
             self.put(last)
         self.closing = True
+        self._express = None
         self.wake()
 
     def discard(self) -> None:
@@ -132,9 +143,11 @@ class Downstream:
         if self._headers is not None or self._stopped:
             waiter.set_result(None)
             return
-        body, more = self._take(), self._goes_on
+        body = self._take()
+        more = not self.closing or self.unread > 0
         if more and self._write_now is not None and self._write_now(body):
-            self._delivered(more=True)
+            if self._full:
+                self._delivered(more=True)
             if self.unread:
                 waiter.set_result(None)
             return
@@ -146,7 +159,7 @@ class Downstream:
             if self.unread:
                 waiter.set_result(None)
         except Exception as error:
-            self.closing = False
+            self._reopen()
             self.fail(error)
         else:
             self.sending_since = self._loop.time()
@@ -156,11 +169,13 @@ class Downstream:
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
         self._stopped = True
+        self._express = None
         self.wake()
 
     def fail(self, error: Exception) -> None:
         """A callback failed, and nobody called it who could be told: `pump` raises its error."""
         self._failure = self._failure or error
+        self._express = None
         self.wake()
 
     def wake(self) -> None:
@@ -183,7 +198,7 @@ class Downstream:
                 while self.unread and not self._stopped:
                     await self._flush()
             except Exception:
-                self.closing = False
+                self._reopen()
                 raise
             if self._stopped:
                 raise ClientGone
@@ -214,9 +229,11 @@ class Downstream:
             self._full = True
             self.on_full()
 
-    @property
-    def _goes_on(self) -> bool:
-        return not self.closing or self.unread > 0
+    def _reopen(self) -> None:
+        """Sending failed: another end has to be put, and of the one before nothing may be sent."""
+        if self.closing:
+            self.closing = False
+            self.discard()
 
     def _was_cut(self) -> None:
         self.on_cut()
@@ -233,10 +250,9 @@ class Downstream:
         if self._run is not None:
             self._close_run()
         frames = self._frames
-        if len(frames) == 1:
-            body = frames.popleft()
-        else:
-            taken, size = [], 0
+        body = frames.popleft()
+        if frames:
+            taken, size = [body], len(body)
             while frames and size < _MAX_SEND_BYTES:
                 size += len(frames[0])
                 taken.append(frames.popleft())
@@ -248,7 +264,7 @@ class Downstream:
 
     async def _flush(self) -> None:
         body = self._take()
-        await self._deliver(body, more=self._goes_on)
+        await self._deliver(body, more=not self.closing or self.unread > 0)
 
     async def _unblock(self, blocked: _Continued, more: bool) -> None:
         """Wait for the `send` that `hand_over` could not finish."""
@@ -274,6 +290,8 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not (self.closing or self._stopped or self._failure):
+            self._express = self._write_now
 
 
 class _Continued:

@@ -56,7 +56,8 @@ class ChatFrames:
         """Whether the success sentinel has come. Nothing after it is read."""
         self.error: dict[str, Any] | None = None
         """The error object that the stream ended with. Nothing after it is read."""
-        self.events = 0
+        self.parsed = 0
+        """Events that took the general path. The first one does."""
         self.last_event_at: float | None = None
         self.first_output_at: float | None = None
         self.unparsed = 0
@@ -67,7 +68,8 @@ class ChatFrames:
         self._options = options
         self._clock = clock
         self._parser = EventParser()
-        self._aligned = False
+        self._next: Template | None = None
+        """What the next read is likely to be, if it begins an event."""
         self._templates: tuple[Template, ...] = ()
         self._role_sent = False
         self._role_expected = False
@@ -77,20 +79,22 @@ class ChatFrames:
         self._held_finish: Chunk | None = None
 
     def __repr__(self) -> str:
-        return f"<ChatFrames {self.events} events, {self._meter!r}>"
+        return f"<ChatFrames {self.parsed} events parsed, {self._meter!r}>"
 
-    def feed(self, body: bytes) -> None:
-        if self._aligned:
-            for template in self._templates:
-                text = template.text_of_event(body)
-                if text is not None:
-                    self.events += 1
-                    self.last_event_at = self._clock()
-                    self._meter.deltas += 1
-                    self._out.delta(template, text)
-                    return
+    def feed(self, body: bytes) -> bool:
+        """True if it was one plain text delta: then nothing else about the stream has changed."""
+        template = self._next
+        if template is not None:
+            text = template.text_of_event(body)
+            if text is not None:
+                self.last_event_at = self._clock()
+                self._meter.deltas += 1
+                self._out.delta(template, text)
+                return True
         self._read(self._parser.feed(body))
-        self._aligned = not self._parser.pending and not self.sentinel and self.error is None
+        aligned = not self._parser.pending and not self.sentinel and self.error is None
+        self._next = self._templates[0] if aligned and self._templates else None
+        return False
 
     def finish(self) -> None:
         """The body has ended. What stands without its blank line is read if it is whole."""
@@ -129,7 +133,7 @@ class ChatFrames:
             if event.kind is Kind.COMMENT:
                 self._comment(event.data)
                 continue
-            self.events += 1
+            self.parsed += 1
             self.last_event_at = self._clock()
             if event.kind is Kind.ERROR_FIELD or event.name == b"error":
                 said = mended(event.data) or {"message": event.data.decode(errors="replace")}
@@ -152,6 +156,11 @@ class ChatFrames:
         for template in self._templates:
             text = template.text_of(payload)
             if text is not None:
+                if template is not self._templates[0]:
+                    self._templates = (
+                        template,
+                        *(other for other in self._templates if other is not template),
+                    )
                 self._meter.deltas += 1
                 self._out.delta(template, text)
                 return

@@ -94,7 +94,7 @@ class Monitor:
         """Raises `httpx.HTTPError` also when the answer is not whole in time."""
         try:
             async with asyncio.timeout(ASK_S):
-                return await self.backend.control.get(path)
+                return await self.backend.ask(path)
         except TimeoutError as error:
             raise httpx.ReadTimeout(f"{path} was not answered within {ASK_S:g} s") from error
 

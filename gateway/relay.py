@@ -171,8 +171,9 @@ class Relay:
         try:
             if self.state is RelayState.STREAMING:
                 frames = self._frames
-                frames.feed(data)
-                self._lease.delivered = frames.events > 0
+                if frames.feed(data):
+                    return  # one more plain delta
+                self._lease.delivered = frames.parsed > 0
                 if frames.sentinel or frames.error is not None:
                     self._ending()
             elif self.state is RelayState.REFUSING:

@@ -29,10 +29,9 @@ _own_json_form = re.compile(rb"[ !#-\[\]-~]+").fullmatch
 class Template:
     __slots__ = (
         "_event_head",
-        "_event_head_length",
         "_event_tail",
-        "_event_tail_length",
         "_head",
+        "_inside",
         "_overhead",
         "_tail",
         "kind",
@@ -49,8 +48,7 @@ class Template:
         self._overhead = len(head) + len(tail)
         self._event_head = b"data: " + head
         self._event_tail = tail + b"\n\n"
-        self._event_head_length = len(self._event_head)
-        self._event_tail_length = len(self._event_tail)
+        self._inside = slice(len(self._event_head), -len(self._event_tail))
 
     def __repr__(self) -> str:
         return f"<Template {self.kind} {self._overhead} bytes>"
@@ -76,7 +74,7 @@ class Template:
         """
         if not event.startswith(self._event_head) or not event.endswith(self._event_tail):
             return None
-        text = event[self._event_head_length : -self._event_tail_length]
+        text = event[self._inside]
         if _own_json_form(text):  # not so if head and tail overlap: that leaves nothing between them
             return text
         return self._text(event[6:-2])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
@@ -80,10 +81,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchanges = 0
         self._transport: asyncio.Transport | None = None
         self._sink: Sink | None = None
+        self._in_head = True
         self._head_bytes = 0
         self._headers: Headers = []
         self._parser: httptools.HttpResponseParser | None = None
-        self._inflate: zlib._Decompress | None = None
+        self._push: Callable[[bytes], None] = _ignored
+        """Where the body of the current response goes."""
         self._reading = True
 
     def __repr__(self) -> str:
@@ -100,10 +103,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.state = State.WAITING
         self.received_bytes = False
         self.exchanges += 1
+        self._in_head = True
         self._head_bytes = 0
         self._headers = []
-        self._inflate = None
         self._sink = sink
+        self._push = sink.body
         self._parser = httptools.HttpResponseParser(self)
         if len(content) > 65536:
             self._transport.write(head)
@@ -149,7 +153,6 @@ class UpstreamConnection(asyncio.Protocol):
         if parser is None:
             self.close()  # bytes that nobody asked for
             return
-        self.received_bytes = True
         try:
             parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -158,10 +161,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail()
-        if self.state is State.WAITING:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail()
+        if self._in_head:
+            self._head_goes_on(len(data))
         if self._sink is not None:
             self._sink.read_over()
         if len(data) >= BURST_BYTES:
@@ -192,18 +193,15 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers = []
             return
         self.state = State.RECEIVING
+        self.received_bytes = True
+        self._in_head = False
         for name, value in self._headers:
             if name == b"content-encoding" and value.lower() != b"identity":
-                self._inflate = _decompressor(value.lower())
+                self._push = _inflated(value.lower(), self._sink.body)
         self._sink.head(status, [pair for pair in self._headers if pair[0] != b"content-encoding"])
 
     def on_body(self, data: bytes) -> None:
-        sink = self._sink
-        if sink is not None:
-            if self._inflate is not None:
-                data = self._inflate.decompress(data)
-            if data:
-                sink.body(data)
+        self._push(data)
 
     def on_message_complete(self) -> None:
         if self.state is not State.RECEIVING:
@@ -229,6 +227,13 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def _head_goes_on(self, size: int) -> None:
+        """A read was part of a head that has not ended."""
+        self.received_bytes = True
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES and self._sink is not None:
+            self._fail()
+
     def _fail(self) -> None:
         self._end(End.BROKEN)
         if self._transport is not None:
@@ -236,13 +241,24 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _end(self, end: End, state: State = State.CLOSED) -> None:
         sink, self._sink, self._parser = self._sink, None, None
+        self._push = _ignored
         self.state = state
         if sink is not None:
             sink.ended(end)
 
 
-def _decompressor(encoding: bytes) -> zlib._Decompress:
+def _ignored(_: bytes) -> None:
+    """Nobody listens: the exchange was closed, but the parser reads on to the end of its bytes."""
+
+
+def _inflated(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[bytes], None]:
     """For a backend (or a proxy before it) that compresses although it was asked not to."""
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise zlib.error(f"unknown content-encoding {encoding!r}")
-    return zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
+    inflater = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
+
+    def inflate(data: bytes) -> None:
+        if plain := inflater.decompress(data):
+            push(plain)
+
+    return inflate

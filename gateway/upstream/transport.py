@@ -79,11 +79,17 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, address: Address, *, connect_timeout_s: float, ssl_context: ssl.SSLContext | None = None
+        self,
+        address: Address,
+        *,
+        connect_timeout_s: float,
+        ssl_context: ssl.SSLContext | None = None,
+        keep_idle: bool = True,
     ) -> None:
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
+        self._keep_idle = keep_idle
         self._connections: set[UpstreamConnection] = set()
         self._idle: dict[UpstreamConnection, asyncio.TimerHandle] = {}
         """What may be used again, and the timer that ends each."""
@@ -180,8 +186,10 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         return None
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Keep a connection whose exchange is complete, if it may be used again."""
-        if connection.reusable:
+        """Keep a connection whose exchange is complete, if it may be used again; else close it."""
+        if not self._keep_idle:
+            connection.close()
+        elif connection.reusable:
             loop = asyncio.get_running_loop()
             self._idle[connection] = loop.call_later(IDLE_S, self._expire, connection)
 

@@ -83,7 +83,7 @@ HALF = answer(200, {"choices": []})[:-2]
     [
         ([Stall()], {"first_byte_s": 0.2}, "first_byte_timeout"),
         ([Stall()], {"total_s": 0.2}, "total_timeout"),
-        ([Write(HALF), Stall()], {"first_byte_s": 0.1, "total_s": 0.3}, "total_timeout"),
+        ([Write(HALF), Stall()], {"first_byte_s": 0.4, "total_s": 0.8}, "total_timeout"),
         ([Write(HALF), Stall()], {"idle_s": 0.2}, "idle_timeout"),
     ],
 )

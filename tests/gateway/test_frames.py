@@ -82,9 +82,7 @@ def test_every_way_through_writes_what_the_general_path_writes(
     anyhow.feed(*cut(b"".join(events), offsets))
 
     assert expected == one_a_read.read() == all_in_one_read.read() == anyhow.read()
-    meters = [
-        (s.meter.deltas, s.frames.events, s.frames.unparsed) for s in (one_a_read, all_in_one_read, anyhow)
-    ]
+    meters = [(s.meter.deltas, s.frames.unparsed) for s in (one_a_read, all_in_one_read, anyhow)]
     assert [meters[0]] * 3 == meters
 
 
@@ -135,7 +133,7 @@ def test_what_follows_the_sentinel_is_not_read() -> None:
     stream.feed(T("d"))
     stream.frames.finish()
     assert stream.text() == "ab"
-    assert (stream.frames.sentinel, stream.frames.events) == (True, 3)
+    assert (stream.frames.sentinel, stream.meter.deltas) == (True, 2)
 
 
 def test_scenario_055_a_sentinel_without_its_blank_line_counts() -> None:
@@ -191,7 +189,7 @@ def test_times_are_those_of_the_first_output_and_of_the_last_event() -> None:
 def test_a_comment_is_no_event() -> None:
     stream = ChatStream()
     stream.feed(b": ping\n\n", b":\n\n")
-    assert (stream.frames.events, stream.frames.last_event_at) == (0, None)
+    assert (stream.frames.parsed, stream.frames.last_event_at) == (0, None)
 
 
 # Kinds are never mixed
@@ -608,4 +606,4 @@ def test_fields_that_chat_does_not_use_are_dropped() -> None:
 def test_a_stream_shows_its_counts() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
-    assert repr(stream.frames) == "<ChatFrames 2 events, <Meter ~0+2 tokens>>"
+    assert repr(stream.frames) == "<ChatFrames 1 events parsed, <Meter ~0+2 tokens>>"

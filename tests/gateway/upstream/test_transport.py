@@ -440,7 +440,7 @@ async def test_scenario_040_proxies_of_the_environment_are_not_asked(monkeypatch
     async with playing([Write(answer(200, {"a": 1}))]) as fu:
         backend = Backend("gpu0", fu.url, api_key="key")
         try:
-            assert (await backend.control.get("/health")).status_code == 200
+            assert (await backend.ask("/health")).status_code == 200
             response = await backend.transport.handle_async_request(backend.request(CHAT, b"{}", []))
             assert await response.aread() == b'{"a":1}'
         finally:
