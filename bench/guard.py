@@ -27,8 +27,9 @@ from gateway.buffers import BufferBudget
 from gateway.chunk_writer import ChunkWriter
 from gateway.chunks import Identity
 from gateway.context import RequestContext
+from gateway.dialects import ChatDialect, FrameOptions
 from gateway.downstream import Downstream
-from gateway.frames import ChatFrames, FrameOptions
+from gateway.frames import Frames
 from gateway.metering import Meter
 from gateway.relay import Relay
 from gateway.upstream import Exchange, UpstreamTransport
@@ -95,7 +96,9 @@ async def count(number: int = EVENTS) -> tuple[Work, int]:
         write_now=client.writer,
     )
     meter = Meter()
-    frames = ChatFrames(Identity("chatcmpl-1", 1, "public"), out, meter, FrameOptions(), loop.time)
+    frames = Frames(
+        ChatDialect(Identity("chatcmpl-1", 1, "public"), meter, FrameOptions()), out, meter, loop.time
+    )
     relay = Relay(
         _lease(loop),
         frames,
@@ -164,7 +167,7 @@ class _Backend:
         self.connection.connection_made(_Socket())
 
     async def open(self, _: httpx.Request, sink: Sink) -> Exchange:
-        self.connection.send(b"", b"", sink)
+        self.connection.send(b"", (), sink)
         return Exchange(self.connection)
 
 

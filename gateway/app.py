@@ -14,12 +14,16 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import TenantIdentity
+from gateway.doors import DOORS, Door
 from gateway.endpoints.admin import OperatorOnly, Status
+from gateway.endpoints.ask import Ask
+from gateway.endpoints.asked import Reader
 from gateway.endpoints.by_method import ByMethod, unknown_path
-from gateway.endpoints.chat import ChatCompletions
-from gateway.endpoints.embeddings import Embeddings
+from gateway.endpoints.generate import Generate
 from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
+from gateway.endpoints.native_status import Props, Slots
+from gateway.endpoints.requests import CancelRequest
 from gateway.fleet import Fleet
 from gateway.settings import Settings
 from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
@@ -44,12 +48,17 @@ class Keys:
 
 
 def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
-    chat = ByMethod(POST=ChatCompletions(settings, fleet))
+    reader = Reader(settings.server)
+
+    def endpoint(door: Door) -> ByMethod:
+        kind = Generate if door.takes_slot else Ask
+        return ByMethod(POST=kind(settings, fleet, door, reader))
+
     models = ByMethod(GET=ListModels(fleet.catalogue))
     return [
-        Route("/v1/chat/completions", chat),
-        Route("/chat/completions", chat),
-        Route("/v1/embeddings", ByMethod(POST=Embeddings(settings, fleet))),
+        *(Route(path, served) for door in DOORS for served in (endpoint(door),) for path in door.paths),
+        Route("/v1/requests/{id}/cancel", ByMethod(POST=CancelRequest(fleet.live))),
+        *_native_status(settings, fleet),
         Route("/v1/models", models),
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
@@ -57,6 +66,15 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
         Route("/admin/status", ByMethod(GET=OperatorOnly(Status(fleet), keys.operator, presented_keys))),
         Route("/ready", ByMethod(GET=Ready(fleet))),
     ]
+
+
+def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
+    shown: list[Route] = []
+    if settings.server.expose_props:
+        shown.append(Route("/props", ByMethod(GET=Props(fleet.catalogue))))
+    if settings.server.expose_slots:
+        shown.append(Route("/slots", ByMethod(GET=Slots(fleet.catalogue))))
+    return shown
 
 
 def stack(settings: Settings, keys: Keys) -> list[Layer]:

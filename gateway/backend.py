@@ -13,11 +13,13 @@ import asyncio
 import re
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import httpx
 import orjson
 
 from admission import SlotPool
+from gateway.body import Body
 from gateway.upstream import UpstreamTransport
 from gateway.upstream.transport import Address
 
@@ -82,6 +84,8 @@ class Backend:
         self.states_usage = True
         """Whether its streams state token counts without being asked for the usage chunk."""
         self.model_path: str | None = None
+        self.props: dict[str, Any] = {}
+        """What it last said of itself."""
         self.on_change: Callable[[Backend], None] = lambda _: None
 
     def __repr__(self) -> str:
@@ -137,14 +141,14 @@ class Backend:
             await answer.aclose()
         return answer
 
-    def request(self, path: str, body: bytes, headers: Headers) -> httpx.Request:
+    def request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
         """A POST for this backend, with its own key and nothing of the client's but `headers`."""
         own = [(b"host", self.base_url.netloc), (b"accept-encoding", b"identity"), *self._own_key()]
         return httpx.Request(
             "POST",
             self._url(path),
-            headers=[*own, *headers, (b"content-length", b"%d" % len(body))],
-            content=body,
+            headers=[*own, *headers, (b"content-length", b"%d" % sum(map(len, body)))],
+            extensions={"body": body},
         )
 
     def _own_key(self) -> Headers:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.types import Receive, Scope
 
 from gateway.errors import ClientError, ClientGone
 
-__all__ = ["read_body"]
+__all__ = ["Body", "read_body", "read_pieces"]
+
+Body = Sequence[bytes | memoryview]
+"""A body on its way to a backend, in pieces that are written one after the other."""
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body.
+    """The whole body; raises as `read_pieces` does."""
+    pieces = [piece async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def read_pieces(
+    scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float
+) -> AsyncIterator[bytes]:
+    """The body as it comes, without copying.
 
     Raises `ClientError` 413 as soon as the limit is known to be passed, by the length that is announced or
     by the bytes that came; 408 when it is not whole within `timeout_s`; `ClientGone`.
@@ -20,28 +32,24 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s
     announced = dict(scope["headers"]).get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _pieces(receive, max_bytes)
-    except TimeoutError as error:
-        message = f"the request body was not complete within {timeout_s:g} s"
-        raise ClientError("body_timeout", message, status=408, kind="timeout_error") from error
-
-
-async def _pieces(receive: Receive, max_bytes: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    size, more = 0, True
+    while more:
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError as error:
+            said = f"the request body was not complete within {timeout_s:g} s"
+            raise ClientError("body_timeout", said, status=408, kind="timeout_error") from error
         if message["type"] == "http.disconnect":
             raise ClientGone
-        body = message.get("body", b"")
-        size += len(body)
+        piece = message.get("body", b"")
+        more = message.get("more_body", False)
+        size += len(piece)
         if size > max_bytes:
             raise _too_large(max_bytes)
-        if not message.get("more_body", False):
-            return b"".join([*pieces, body]) if pieces else body
-        pieces.append(body)
+        if piece or not (more or size):
+            yield piece
 
 
 def _too_large(max_bytes: int) -> ClientError:

@@ -59,7 +59,7 @@ class Identity:
         chunk["model"] = self.model
 
 
-def dumped(document: Chunk) -> bytes:
+def dumped(document: Chunk | list[Any]) -> bytes:
     """What a backend said, written again. Raises `UpstreamError` if it is nested too deeply for that."""
     try:
         return orjson.dumps(document)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from admission import Demand, Lease
-from gateway.chat import Upgrade
+from gateway.body import Body
 from gateway.chunks import Identity
 from gateway.context import RequestContext
+from gateway.dialects import Dialect, FrameOptions
+from gateway.doors import Door
 from gateway.metering import Meter
 
 __all__ = ["Generation"]
@@ -16,16 +18,21 @@ __all__ = ["Generation"]
 @dataclass(frozen=True, slots=True)
 class Generation:
     context: RequestContext
-    path: str
-    body: bytes
+    door: Door
+    body: Body
     headers: list[tuple[bytes, bytes]]
     """For the backend."""
     identity: Identity
     demand: Demand
-    choices: int = 1
-    running_usage: bool = False
-    """The client asked for the usage so far with every chunk."""
-    upgrade: Upgrade = field(default_factory=Upgrade)
+    options: FrameOptions
+    supersedes: bytes = b""
+    """The client's key under which the latest request wins; empty: none."""
+
+    def meter(self) -> Meter:
+        return Meter(parts=self.options.parts)
+
+    def dialect(self, meter: Meter) -> Dialect:
+        return self.door.dialect(self.identity, meter, self.options)
 
     def book(self, meter: Meter, lease: Lease | None) -> None:
         """The request is over: note its token counts, and charge its tenant what it really cost."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from gateway.errors import GatewayError
+from gateway.context import RequestContext
+from gateway.errors import ClientError, GatewayError
 
 __all__ = ["Cuttable", "LiveAnswers"]
 
@@ -17,19 +18,44 @@ class Cuttable(Protocol):
 
 
 class LiveAnswers:
+    """Those of one tenant can be named: by the request's id, and by the key under which the latest wins."""
+
     def __init__(self) -> None:
-        self._answers: set[Cuttable] = set()
+        self._answers: dict[Cuttable, RequestContext] = {}
+        self._latest: dict[tuple[str, bytes], Cuttable] = {}
 
     def __repr__(self) -> str:
         return f"<LiveAnswers {len(self._answers)}>"
 
     @contextmanager
-    def holding(self, answer: Cuttable) -> Iterator[None]:
-        self._answers.add(answer)
+    def holding(
+        self, answer: Cuttable, context: RequestContext, *, supersedes: bytes = b""
+    ) -> Iterator[None]:
+        """With a key in `supersedes`, the tenant's answer that was held under it before is ended."""
+        self._answers[answer] = context
+        key = (context.tenant.name, supersedes)
+        if supersedes:
+            earlier, self._latest[key] = self._latest.get(key), answer
+            if earlier is not None:
+                message = "a later request of the same key has taken the place of this one"
+                earlier.cut(ClientError("superseded", message, status=409))
         try:
             yield
         finally:
-            self._answers.discard(answer)
+            del self._answers[answer]
+            if self._latest.get(key) is answer:
+                del self._latest[key]
+
+    def cancel(self, request_id: str, tenant: str | None) -> int:
+        """End all answers of the request with this id, of this tenant or of any; returns how many."""
+        found = [
+            answer
+            for answer, context in self._answers.items()
+            if context.id == request_id and tenant in (None, context.tenant.name)
+        ]
+        for answer in found:
+            answer.cut(ClientError("cancelled", "the request was cancelled", status=409))
+        return len(found)
 
     def cut(self, error: GatewayError) -> None:
         """End all of them."""

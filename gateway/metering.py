@@ -1,8 +1,9 @@
-"""What a request cost, read off the answer as it passes.
+"""What a request cost, read off the answer as it passes, in whatever protocol it is.
 
-llama-server states the counts in `usage`, or else in the `timings` of its finish chunk. A stream that ended
-before either came is counted by the deltas that passed, and marked as partial. Of several choices
-llama-server states the counts of one: there the deltas of all say more.
+llama-server states the counts in `usage` (which Responses and messages have inside an object of theirs), or
+else in the `timings` of its finish chunk. A stream that ended before either came is counted by the deltas
+that passed, and marked as partial. Of several choices or prompts llama-server states the counts of one:
+there the deltas of all say more.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from typing import Any
 
 __all__ = ["Meter"]
 
-_USAGE_COUNTS = ("prompt_tokens", "completion_tokens")
+_PROMPT = ("prompt_tokens", "input_tokens")
+_COMPLETION = ("completion_tokens", "output_tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_AROUND = ("response", "message")
+"""Members in which a usage may stand instead of at the top."""
 
 
 class Meter:
-    __slots__ = ("cached_tokens", "choices", "completion_tokens", "deltas", "exact", "prompt_tokens")
+    __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "parts", "prompt_tokens")
 
-    def __init__(self, choices: int = 1) -> None:
-        self.choices = choices
+    def __init__(self, parts: int = 1) -> None:
+        self.parts = parts
         self.deltas = 0
         self.exact = False
         self.prompt_tokens = 0
@@ -32,18 +37,40 @@ class Meter:
     @property
     def completed(self) -> int:
         """Completion tokens: the stated count, else the deltas seen."""
-        if self.exact and self.choices == 1:
+        if self.exact and self.parts == 1:
             return self.completion_tokens
         return max(self.completion_tokens, self.deltas)
 
     def read(self, answer: dict[str, Any]) -> None:
         """Take the counts from a chunk or a whole answer, if it states any."""
         usage = answer.get("usage")
+        if usage is None:
+            inner: dict[str, Any] = next(
+                (answer[name] for name in _AROUND if isinstance(answer.get(name), dict)), {}
+            )
+            usage = inner.get("usage")
         timings = answer.get("timings")
-        if isinstance(usage, dict) and any(isinstance(usage.get(name), int) for name in _USAGE_COUNTS):
+        if isinstance(usage, dict) and any(
+            isinstance(usage.get(name), int) for name in (*_PROMPT, *_COMPLETION)
+        ):
             self._usage(usage)
         elif isinstance(timings, dict) and not self.exact:
             self._timings(timings)
+
+    def read_whole(self, answer: dict[str, Any] | list[Any]) -> None:
+        """The same for an answer that is no stream; a list of answers counts as their sum."""
+        if isinstance(answer, dict):
+            self.read(answer)
+            self.settle()
+            return
+        for part in answer:
+            if isinstance(part, dict):
+                one = Meter()
+                one.read(part)
+                self.prompt_tokens += one.prompt_tokens
+                self.cached_tokens += one.cached_tokens
+                self.completion_tokens += one.completion_tokens
+        self.settle()
 
     def running_usage(self) -> dict[str, int]:
         return {
@@ -53,10 +80,20 @@ class Meter:
         }
 
     def _usage(self, usage: dict[str, Any]) -> None:
-        details = usage.get("prompt_tokens_details")
-        self.prompt_tokens = _count(usage, "prompt_tokens")
-        self.completion_tokens = _count(usage, "completion_tokens")
-        self.cached_tokens = _count(details, "cached_tokens") if isinstance(details, dict) else 0
+        """A later usage completes an earlier one: messages state the prompt first, the output last."""
+        cached = _count(usage, "cache_read_input_tokens")
+        for name in _DETAILS:
+            details = usage.get(name)
+            if isinstance(details, dict):
+                cached = _count(details, "cached_tokens")
+        prompt = next((_count(usage, name) for name in _PROMPT if name in usage), None)
+        if prompt is not None:
+            # Anthropic's count leaves out what was cached.
+            self.prompt_tokens = prompt + _count(usage, "cache_read_input_tokens")
+            self.cached_tokens = cached
+        completion = next((_count(usage, name) for name in _COMPLETION if name in usage), None)
+        if completion is not None:
+            self.completion_tokens = completion
         self.exact = True
 
     def _timings(self, timings: dict[str, Any]) -> None:

@@ -140,6 +140,7 @@ class Monitor:
             self._missed("it refuses the gateway's key")
             return
         known = _object(props)
+        backend.props = known
         backend.model_path = _text(known.get("model_path"))
         settings = known.get("default_generation_settings")
         n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.chunks import Chunk
 
-__all__ = ["mended", "parsed"]
+__all__ = ["document", "mended", "parsed"]
 
 _surrogates = re.compile(
     r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -21,20 +21,25 @@ _surrogates = re.compile(
 """Group 1 is what stays as it is: an escaped backslash, a whole pair."""
 
 
-def parsed(payload: bytes) -> Chunk | None:
-    """The JSON object; None if it is none."""
+def document(payload: bytes) -> object:
+    """The JSON value; None if it is none."""
     try:
-        document = orjson.loads(payload)
+        return orjson.loads(payload)
     except orjson.JSONDecodeError:
         return None
-    return document if isinstance(document, dict) else None
+
+
+def parsed(payload: bytes) -> Chunk | None:
+    """The JSON object; None if it is none."""
+    value = document(payload)
+    return value if isinstance(value, dict) else None
 
 
 def mended(payload: bytes) -> Chunk | None:
     """The same, of data that need not be strict JSON."""
     text = _surrogates.sub(lambda found: found[1] or "\\ufffd", payload.decode(errors="replace"))
     try:
-        document = json.loads(text, strict=False, parse_int=orjson.loads)
+        value = json.loads(text, strict=False, parse_int=orjson.loads)
     except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) else None
+    return value if isinstance(value, dict) else None

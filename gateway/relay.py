@@ -1,6 +1,6 @@
 """One stream from its upstream to its client: what ends it, and when the lease is given back.
 
-    OPENING --headers 200--> STREAMING --[DONE]--> SENTINEL --upstream's end--> SUCCEEDED
+    OPENING --headers 200--> STREAMING --its end-> SENTINEL --upstream's end--> SUCCEEDED
         \\                        \\                    \\------grace over------> SUCCEEDED
          \\--other status--> REFUSING --its end----------------------------------> FAILED
           \\----------------------\\--- error, cut, timeout, closed ---------------> FAILED
@@ -31,7 +31,7 @@ from gateway.answers import error_of_answer, error_of_event
 from gateway.context import RequestContext
 from gateway.downstream import Downstream
 from gateway.errors import GatewayError, UpstreamError, internal_error
-from gateway.frames import DONE, ChatFrames
+from gateway.frames import Frames
 from gateway.upstream import End, Exchange, UpstreamTransport
 from gateway.watchdog import StreamTimes
 
@@ -74,7 +74,7 @@ class Relay:
     def __init__(
         self,
         lease: Lease,
-        frames: ChatFrames,
+        frames: Frames,
         out: Downstream,
         context: RequestContext,
         *,
@@ -225,7 +225,7 @@ class Relay:
         self._frames.finish()
         self.state = RelayState.SUCCEEDED
         self._let_go(outcome)
-        self._out.close(DONE)
+        self._out.close(self._frames.terminal)
 
     def _fail(self, error: GatewayError, outcome: Outcome) -> None:
         self.state = RelayState.FAILED

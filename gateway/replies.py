@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from starlette.types import Send
 
+from gateway.error_shapes import OPENAI, ErrorShape
 from gateway.errors import GatewayError
 
 __all__ = ["send_error", "send_json", "send_whole"]
@@ -25,5 +26,5 @@ async def send_json(send: Send, status: int, value: Any, headers: Headers | None
     await send_whole(send, status, [_JSON, *(headers or [])], orjson.dumps(value))
 
 
-async def send_error(send: Send, error: GatewayError) -> None:
-    await send_whole(send, error.status, [_JSON, *error.headers()], error.body())
+async def send_error(send: Send, error: GatewayError, shape: ErrorShape = OPENAI) -> None:
+    await send_whole(send, shape.status(error), [_JSON, *error.headers()], shape.body(error))

@@ -116,4 +116,5 @@ def _identity(tenant: Tenant) -> TenantIdentity:
         max_tokens_limit=tenant.max_tokens_limit,
         batch_only=tenant.priority == "batch",
         allow_id_slot=tenant.allow_id_slot,
+        isolate_cache=bool(tenant.isolate_cache),
     )

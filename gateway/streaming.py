@@ -12,16 +12,15 @@ import contextlib
 
 from starlette.types import Receive, Scope, Send
 
-from admission import Lease, Outcome
+from admission import Lease, Outcome, Ticket
 from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
 from gateway.disconnect import ClientWatch, until_client_gone
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from gateway.fleet import Fleet
-from gateway.frames import ChatFrames, FrameOptions, KeepAlive
+from gateway.frames import Frames
 from gateway.generation import Generation
-from gateway.metering import Meter
 from gateway.relay import Relay
 from gateway.settings import Settings
 from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
@@ -37,22 +36,18 @@ _STREAM_HEADERS = [
 
 
 class StreamingAnswer:
-    def __init__(
-        self, settings: Settings, fleet: Fleet, generation: Generation, keepalive: KeepAlive
-    ) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
         self._settings = settings
         self._fleet = fleet
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._meter = Meter(choices=generation.choices)
+        self._meter = generation.meter()
         self._stalled = False
-        self._options = FrameOptions(
-            keepalive=keepalive,
-            running_usage=generation.running_usage,
-            strip_timings=generation.upgrade.timings,
-            withhold_usage=generation.upgrade.usage,
-        )
+        self._out: Downstream | None = None
+        self._ticket: Ticket | None = None
+        self._cut_error: GatewayError | None = None
+        """Why the request was ended before it was asked."""
         self._relay: Relay | None = None
         self._lease: Lease | None = None
 
@@ -69,10 +64,10 @@ class StreamingAnswer:
             merge=streaming.merge == "backlog",
             write_now=scope.get("extensions", {}).get("slotgate.write"),
         )
-        frames = ChatFrames(self._generation.identity, out, self._meter, self._options, self._loop.time)
+        frames = Frames(self._generation.dialect(self._meter), out, self._meter, self._loop.time)
         try:
             with (
-                self._fleet.live.holding(self),
+                self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes),
                 until_client_gone(receive) as watch,
                 contextlib.suppress(ClientGone),
             ):
@@ -93,13 +88,20 @@ class StreamingAnswer:
             self._generation.book(self._meter, self._lease)
 
     def cut(self, error: GatewayError) -> None:
-        """End with this error. A request that waits for a slot is ended through its ticket, by admission."""
-        if self._relay is not None:
+        """End with this error, wherever the request is on its way."""
+        if self._ticket is not None and self._ticket.queued:
+            self._cut_error = error
+            self._fleet.scheduler.withdraw(self._ticket)
+            if self._out is not None:
+                self._out.wake()
+        elif self._relay is None:
+            self._cut_error = error
+        else:
             self._relay.fail(error)
 
     # -- the request's course
 
-    async def _run(self, out: Downstream, frames: ChatFrames) -> None:
+    async def _run(self, out: Downstream, frames: Frames) -> None:
         """All the way to the end of the body, if the client stays."""
         try:
             await self._generate(out, frames)
@@ -110,11 +112,11 @@ class StreamingAnswer:
             self._context.code = failure.code
             if not out.committed:
                 raise failure from failure.__cause__
-            out.close(frames.error_frame(failure.body()))
+            out.close(frames.failure(failure))
             await out.pump(lambda: True)
         await out.end()
 
-    async def _generate(self, out: Downstream, frames: ChatFrames) -> None:
+    async def _generate(self, out: Downstream, frames: Frames) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
             lease = self._lease = await self._admitted(out)
@@ -131,13 +133,16 @@ class StreamingAnswer:
         """A lease, once it is this request's turn."""
         context, demand = self._context, self._generation.demand
         context.queued_at = context.queued_at or self._loop.time()
-        ticket = submit(self._fleet.queue, demand, out.wake)
+        self._out = out
+        ticket = self._ticket = submit(self._fleet.queue, demand, out.wake)
         with owned(ticket, self._fleet.scheduler):
             await out.pump(lambda: not ticket.queued)
+            if self._cut_error is not None:
+                raise self._cut_error
         context.granted_at = self._loop.time()
         return granted(ticket, self._fleet.scheduler)
 
-    async def _relayed(self, lease: Lease, out: Downstream, frames: ChatFrames) -> Relay:
+    async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
         self._context.backend = backend.name
@@ -151,7 +156,7 @@ class StreamingAnswer:
             scrub=backend.scrubber(generation.identity.model),
             loop=self._loop,
         )
-        request = backend.request(generation.path, generation.body, generation.headers)
+        request = backend.request(generation.door.upstream_path, generation.body, generation.headers)
         try:
             relay.start(backend.transport, request)
             await out.pump(lambda: relay.over)
@@ -164,7 +169,7 @@ class StreamingAnswer:
 
     # -- deadlines and keep-alives
 
-    def _watchdog(self, out: Downstream, frames: ChatFrames, watch: ClientWatch) -> Watchdog:
+    def _watchdog(self, out: Downstream, frames: Frames, watch: ClientWatch) -> Watchdog:
         settings = self._settings
         limits = StreamLimits(
             keepalive_interval_s=settings.streaming.keepalive_interval_s,

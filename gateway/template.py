@@ -17,7 +17,8 @@ import re
 
 import orjson
 
-from gateway.chunks import Chunk, Identity, frame, plain_delta, rewrite
+from gateway.chunks import Chunk
+from gateway.dialects import Dialect
 
 __all__ = ["Template"]
 
@@ -32,6 +33,7 @@ class Template:
         "_event_tail",
         "_head",
         "_inside",
+        "_lead_length",
         "_overhead",
         "_tail",
         "kind",
@@ -39,14 +41,18 @@ class Template:
         "suffix",
     )
 
-    def __init__(self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes) -> None:
+    def __init__(
+        self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes, *, lead: bytes = b"data: "
+    ) -> None:
+        """`lead` is what stands before the data of an event."""
         self.kind = kind
         self.prefix = prefix
         self.suffix = suffix
         self._head = head
         self._tail = tail
         self._overhead = len(head) + len(tail)
-        self._event_head = b"data: " + head
+        self._lead_length = len(lead)
+        self._event_head = lead + head
         self._event_tail = tail + b"\n\n"
         self._inside = slice(len(self._event_head), -len(self._event_tail))
 
@@ -54,21 +60,27 @@ class Template:
         return f"<Template {self.kind} {self._overhead} bytes>"
 
     @classmethod
-    def learn(cls, payload: bytes, chunk: Chunk, identity: Identity) -> Template | None:
-        """From a payload and the plain chunk that it parsed to; None where the text cannot be located."""
-        plain = plain_delta(chunk)
+    def learn(cls, payload: bytes, chunk: Chunk, dialect: Dialect, name: bytes = b"") -> Template | None:
+        """From the data of an event called `name` and the plain chunk that it parsed to.
+
+        None where the chunk is not plain, or its text cannot be located.
+        """
+        plain = dialect.plain(chunk)
         if plain is None:
             return None
         kind, text = plain
         theirs = _cut(payload, orjson.dumps(text))
-        if theirs is None or plain_delta(marked := _marked(*theirs)) != (kind, _MARKER):
+        if theirs is None or dialect.plain(marked := _marked(*theirs)) != (kind, _MARKER):
             return None
-        [chunk] = rewrite(marked, identity)
-        ours = _cut(frame(chunk), _MARKER_JSON)
-        return cls(kind, *theirs, *ours) if ours is not None else None
+        [chunk] = dialect.rewritten(marked)
+        ours = _cut(dialect.frame(chunk), _MARKER_JSON)
+        if ours is None:
+            return None
+        lead = b"event: %b\ndata: " % name if name else b"data: "
+        return cls(kind, *theirs, *ours, lead=lead)
 
     def text_of_event(self, event: bytes) -> bytes | None:
-        """The text of one event as it stands in the stream, `data: ...` with its blank line.
+        """The text of one event as it stands in the stream, from its first line to its blank line.
 
         In JSON form without the quotes; None if the event is not of this template.
         """
@@ -77,7 +89,7 @@ class Template:
         text = event[self._inside]
         if _own_json_form(text):  # not so if head and tail overlap: that leaves nothing between them
             return text
-        return self._text(event[6:-2])
+        return self._text(event[self._lead_length : -2])
 
     def text_of(self, payload: bytes) -> bytes | None:
         """The same for the data of an event."""

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
-import httpx
 from starlette.types import Receive, Send
 
 from admission import Lease, Outcome
 from gateway.admit import granted, owned, submit
-from gateway.answers import error_of_answer
-from gateway.backend import Backend
-from gateway.chunks import dumped
 from gateway.context import RequestContext
 from gateway.disconnect import until_client_gone
-from gateway.errors import ClientGone, GatewayError, UpstreamError, upstream_timeout
+from gateway.errors import ClientGone, GatewayError
+from gateway.fetching import Reply, fetch
 from gateway.fleet import Fleet
 from gateway.generation import Generation
-from gateway.metering import Meter
-from gateway.payload import mended, parsed
 from gateway.replies import send_whole
 from gateway.settings import Settings
 
 __all__ = ["WholeAnswer"]
-
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""It is held in memory. 8,192 tokens with 20 log probabilities each come to less than a third of this."""
 
 
 class WholeAnswer:
@@ -39,7 +32,7 @@ class WholeAnswer:
         self._fleet = fleet
         self._generation = generation
         self._context: RequestContext = generation.context
-        self._meter = Meter()
+        self._meter = generation.meter()
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer, while there is one."""
         self._cut: GatewayError | None = None
@@ -49,11 +42,11 @@ class WholeAnswer:
         """Raises `GatewayError`, or `ClientGone` when the client left."""
         sent = False
         try:
-            with self._fleet.live.holding(self), until_client_gone(receive) as watch:
+            with self._holding(), until_client_gone(receive) as watch:
                 self._stop = watch.stop
-                status, body = await self._answer()
+                reply = await self._answer()
                 self._stop = None
-                await send_whole(send, status, [(b"content-type", b"application/json")], body)
+                await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
                 sent = True
         finally:
             self._generation.book(self._meter, self._lease)
@@ -62,13 +55,16 @@ class WholeAnswer:
         if self._cut is not None and not sent:
             raise self._cut
 
+    def _holding(self) -> AbstractContextManager[None]:
+        return self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes)
+
     def cut(self, error: GatewayError) -> None:
         """End with this error, unless the answer is being sent already."""
         if self._stop is not None:
             self._cut = error
             self._stop()
 
-    async def _answer(self) -> tuple[int, bytes]:
+    async def _answer(self) -> Reply:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
             lease = self._lease = await self._admitted()
@@ -90,72 +86,30 @@ class WholeAnswer:
         context.granted_at = loop.time()
         return granted(ticket, self._fleet.scheduler)
 
-    async def _ask(self, lease: Lease) -> tuple[int, bytes]:
+    async def _ask(self, lease: Lease) -> Reply:
+        context, generation = self._context, self._generation
         backend = self._fleet.backend_of(lease.pool_name)
-        self._context.backend = backend.name
+        context.backend = backend.name
+        loop = asyncio.get_running_loop()
+
+        def answered() -> None:
+            lease.start()
+            context.answered_at = loop.time()
+
         ending = Outcome.UNUSED
         try:
-            request = backend.request(self._generation.path, self._generation.body, self._generation.headers)
+            request = backend.request(generation.door.upstream_path, generation.body, generation.headers)
+            context.asked_at = loop.time()
             ending = Outcome.ABANDONED
-            status, body = await self._exchange(backend, request, lease)
-            ending = Outcome.FINISHED if 200 <= status < 300 else Outcome.REFUSED
-        except httpx.TransportError as error:
-            if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+            reply = await fetch(backend, request, self._settings.timeouts, on_head=answered)
+            ending = Outcome.FINISHED if reply.success else Outcome.REFUSED
+        except GatewayError as error:
+            if error.retry_safe:  # it was not reached
                 ending = Outcome.UNUSED
-            raise _failure(error) from error
+            raise
         finally:
             lease.release(ending)
-        return self._rewritten(backend, status, body)
-
-    async def _exchange(self, backend: Backend, request: httpx.Request, lease: Lease) -> tuple[int, bytes]:
-        """Status and whole body, within the limits of time."""
-        timeouts = self._settings.timeouts
-        loop = asyncio.get_running_loop()
-        asked_at = self._context.asked_at = loop.time()
-        total_at = asked_at + timeouts.total_s
-        body = bytearray()
-        began = False
-        try:
-            async with asyncio.timeout_at(min(asked_at + timeouts.first_byte_s, total_at)) as deadline:
-                response = await backend.transport.handle_async_request(request)
-                lease.start()
-                self._context.answered_at = loop.time()
-                began = True
-                try:
-                    deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
-                    async for piece in response.aiter_raw():
-                        body += piece
-                        if len(body) > MAX_ANSWER_BYTES:
-                            message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
-                            raise UpstreamError("upstream_broken", message)
-                        deadline.reschedule(min(loop.time() + timeouts.idle_s, total_at))
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            limit = "idle_timeout" if began else "first_byte_timeout"
-            limit = "total_timeout" if loop.time() >= total_at else limit
-            raise upstream_timeout(limit) from error
-        return response.status_code, bytes(body)
-
-    def _rewritten(self, backend: Backend, status: int, body: bytes) -> tuple[int, bytes]:
-        """The backend's success under the gateway's identity. Raises its error."""
-        scrub = backend.scrubber(self._generation.identity.model)
-        if not 200 <= status < 300:
-            raise error_of_answer(status, body, scrub)
-        said = parsed(body) or mended(body)
-        if said is None:
-            raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
-        self._meter.read(said)
-        self._meter.settle()
-        self._generation.identity.stamp(said)
-        return status, dumped(said)
-
-
-def _failure(error: httpx.TransportError) -> UpstreamError:
-    match error:
-        case httpx.ConnectError() | httpx.ConnectTimeout():
-            return UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
-        case httpx.RemoteProtocolError():
-            return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
-    message = "the backend closed the connection before its answer was complete"
-    return UpstreamError("upstream_truncated", message)
+        identity = generation.identity
+        scrub = backend.scrubber(identity.model)
+        door = generation.door
+        return reply.rewritten(identity, door.stamp, scrub, meter=self._meter, may_be_text=door.multipart)

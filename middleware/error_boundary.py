@@ -10,6 +10,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import context_of
+from gateway.error_shapes import shape_for
 from gateway.errors import ClientGone, GatewayError, internal_error
 from gateway.replies import send_error
 
@@ -30,7 +31,7 @@ class ErrorBoundary:
             failure = error if isinstance(error, GatewayError) else internal_error(error, context.id)
             context.code = failure.code
             if context.status is None:
-                await send_error(send, failure)
+                await send_error(send, failure, shape_for(scope["path"]))
             else:
                 context.outcome = "error"
                 raise ClientGone from error

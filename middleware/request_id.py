@@ -13,6 +13,7 @@ import secrets
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.context import RequestContext, attach
+from gateway.error_shapes import shape_for
 
 __all__ = ["RequestId"]
 
@@ -30,13 +31,14 @@ class RequestId:
         request_id = given.decode() if _kept(given) else secrets.token_hex(16)
         context = RequestContext(request_id, asyncio.get_running_loop().time())
         attach(scope, context)
-        header = (b"x-request-id", request_id.encode())
+        names = (b"x-request-id", shape_for(scope["path"]).request_id_header)
+        ids = [(name, request_id.encode()) for name in names if name is not None]
 
         async def send_with_id(message: Message) -> None:
             if context.status is None and message["type"] == "http.response.start":
                 context.status = message["status"]
                 timing = context.server_timing(asyncio.get_running_loop().time())
-                message["headers"] = [*message["headers"], header, (b"server-timing", timing)]
+                message["headers"] = [*message["headers"], *ids, (b"server-timing", timing)]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("gateway", "middleware", "admission")
-LEAVES = ("gateway.context", "gateway.errors", "gateway.replies")
+LEAVES = ("gateway.context", "gateway.error_shapes", "gateway.errors", "gateway.replies")
 """What middleware may know of the gateway."""
 COMPOSERS = ("gateway.app", "gateway.serve", "gateway.cli")
 """Who may know the middleware."""
@@ -19,13 +19,14 @@ THIRD_PARTIES = {
     "httptools": {"gateway.protocol", "gateway.request_head", "gateway.upstream.connection"},
     "httpx": {
         "gateway.backend",
+        "gateway.fetching",
         "gateway.llama_probe",
         "gateway.monitor",
         "gateway.relay",
         "gateway.upstream.transport",
-        "gateway.whole",
     },
     "pydantic": {"gateway.settings"},
+    "python_multipart": {"gateway.multipart"},
     "pydantic_core": {"gateway.settings"},
     "uvicorn": {
         "gateway.chunk_writer",

@@ -30,10 +30,12 @@ def widest(backends: list[Backend]) -> int:
     return max((backend.pool.total for backend in backends), default=0)
 
 
-def upstream_headers(scope: Scope, context: RequestContext, *, stream: bool = False) -> Headers:
+def upstream_headers(
+    scope: Scope, context: RequestContext, *, stream: bool = False, content_type: bytes = b"application/json"
+) -> Headers:
     """What of the client's request the backend sees: an allow-list."""
     headers: Headers = [
-        (b"content-type", b"application/json"),
+        (b"content-type", content_type),
         (b"accept", b"text/event-stream" if stream else b"application/json"),
         (b"x-request-id", context.id.encode()),
     ]

@@ -41,6 +41,8 @@ class Server(Table):
     tls_key: Text = ""
     operator_key_hashes: Annotated[Many[KeyHash], Hidden()] = ()
     max_body_bytes: Bytes = 33554432
+    expose_props: bool = False
+    expose_slots: bool = False
     shutdown_grace_s: Seconds = 30
     cors_origins: Many[Origin] = ()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol, cast
 
@@ -94,7 +94,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- what its user calls
 
-    def send(self, head: bytes, content: bytes, sink: Sink) -> None:
+    def send(self, head: bytes, body: Sequence[bytes | memoryview], sink: Sink) -> None:
         """Begin an exchange. The connection must be IDLE."""
         assert self._transport is not None
         if not self.reusable:  # it was closed between the dialling and this moment
@@ -109,11 +109,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._push = sink.body
         self._parser = httptools.HttpResponseParser(self)
-        if len(content) > 65536:
-            self._transport.write(head)
-            self._transport.write(content)
+        if sum(map(len, body)) > BURST_BYTES:
+            for piece in (head, *body):
+                self._transport.write(piece)
         else:
-            self._transport.write(head + content)
+            self._transport.write(b"".join((head, *body)))
 
     @property
     def reusable(self) -> bool:

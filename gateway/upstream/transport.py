@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -112,9 +112,9 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._address = address
 
     async def open(self, request: httpx.Request, sink: Sink) -> Exchange:
-        """Connect and send; the response goes to `sink`. The request's content must be bytes."""
+        """Connect and send; the response goes to `sink`."""
         connection = await self._connect()
-        connection.send(_head(request), request.content, sink)
+        connection.send(_head(request), _body(request), sink)
         return Exchange(connection)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -138,7 +138,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     async def _answer(self, request: httpx.Request, connection: UpstreamConnection) -> httpx.Response:
         reused = connection.exchanges > 0
         body = _Body(self, connection)
-        connection.send(_head(request), request.content, body)
+        connection.send(_head(request), _body(request), body)
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
@@ -252,6 +252,12 @@ class _Body(httpx.AsyncByteStream):
 def _failure(end: End) -> httpx.TransportError:
     kind = httpx.RemoteProtocolError if end is End.BROKEN else httpx.ReadError
     return kind(f"response {end.value}")
+
+
+def _body(request: httpx.Request) -> Sequence[bytes | memoryview]:
+    """The pieces that the request was given as its extension `body`, else its content."""
+    pieces: Sequence[bytes | memoryview] | None = request.extensions.get("body")
+    return (request.content,) if pieces is None else pieces
 
 
 def _head(request: httpx.Request) -> bytes:

@@ -9,11 +9,11 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.downstream import Downstream
-from gateway.frames import ChatFrames
+from gateway.fetching import Reply
+from gateway.frames import Frames
 from gateway.metering import Meter
 from gateway.relay import Relay
 from gateway.upstream import Exchange
-from gateway.whole import WholeAnswer
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -56,11 +56,11 @@ class Fault:
 @pytest.mark.parametrize(
     ("owner", "name", "rest"),
     [
-        (ChatFrames, "feed", "success"),
-        (ChatFrames, "_message", "success"),
-        (ChatFrames, "finish", "success"),
-        (ChatFrames, "finish", "no end"),
-        (ChatFrames, "keepalive", "silence"),
+        (Frames, "feed", "success"),
+        (Frames, "_message", "success"),
+        (Frames, "finish", "success"),
+        (Frames, "finish", "no end"),
+        (Frames, "keepalive", "silence"),
         (Meter, "read", "success"),
         (Downstream, "put", "success"),
         (Downstream, "put", "silence"),
@@ -110,11 +110,11 @@ async def test_scenario_073_a_fault_after_the_first_byte_is_one_error_frame_and_
     assert "injected" not in error["message"]
 
 
-@pytest.mark.parametrize("owner", [ChatFrames, Meter, Relay])
+@pytest.mark.parametrize("owner", [Frames, Meter, Relay])
 async def test_a_fault_before_the_first_byte_is_500(owner: type, monkeypatch: pytest.MonkeyPatch) -> None:
     fu = ScriptedUpstream()
     fault = Fault(armed=True)
-    names = {ChatFrames: "feed", Meter: "read", Relay: "_succeed"}
+    names = {Frames: "feed", Meter: "read", Relay: "_succeed"}
     fault.into(monkeypatch, owner, names[owner])
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, max_tokens=1)
@@ -129,7 +129,7 @@ async def test_a_fault_in_a_whole_answer_is_500_and_the_lease_is_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fault = Fault(armed=True)
-    fault.into(monkeypatch, WholeAnswer, "_rewritten")
+    fault.into(monkeypatch, Reply, "rewritten")
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=False)

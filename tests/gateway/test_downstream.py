@@ -12,8 +12,10 @@ from starlette.types import Message
 
 from gateway.buffers import GUARANTEED_BYTES, BufferBudget
 from gateway.chunks import Identity
+from gateway.dialects import ChatDialect, FrameOptions
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone
+from gateway.metering import Meter
 from gateway.template import Template
 from tests.support.chat_chunks import PLAIN
 from tests.support.pulse import Pulse
@@ -25,7 +27,9 @@ HEADERS = [(b"content-type", b"text/event-stream")]
 
 def template(kind: str) -> Template:
     payload = PLAIN.chunk({kind: "hello"})
-    learnt = Template.learn(payload, orjson.loads(payload), Identity("ours", 1, "public"))
+    learnt = Template.learn(
+        payload, orjson.loads(payload), ChatDialect(Identity("ours", 1, "public"), Meter(), FrameOptions())
+    )
     assert learnt is not None
     return learnt
 

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.chunks import TEXT_KINDS, frame, rewrite
-from gateway.frames import DONE, KEEPALIVE_COMMENT, FrameOptions, KeepAlive
+from gateway.dialects import DONE, FrameOptions, KeepAlive
+from gateway.dialects.dialect import KEEPALIVE_COMMENT
+from gateway.errors import GatewayError
 from tests.support.chat_chunks import ESCAPES, PLAIN, Shape, shapes, texts
 from tests.support.chat_stream import OURS, ChatStream
 from tests.support.llama_frames import chat_events
@@ -396,15 +398,19 @@ def test_nothing_is_put_inside_a_half_raw_frame(form: KeepAlive, monkeypatch: py
     assert stream.frames.sentinel
 
 
+OOPS = GatewayError(500, "server_error", "internal_error", "oops")
+OOPS_FRAME = b"data: " + OOPS.body() + b"\n\n"
+
+
 def test_an_error_ends_a_half_raw_frame_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.sse.MAX_EVENT_BYTES", 40)
     stream = ChatStream()
-    assert stream.frames.error_frame(b'{"error":{}}') == b'data: {"error":{}}\n\n'
+    assert stream.frames.failure(OOPS) == OOPS_FRAME
     stream.feed(event(PLAIN.payload("x" * 100))[:-30])
     stream.frames.finish()
-    stream.out.put(stream.frames.error_frame(b'{"error":{}}'))
+    stream.out.put(stream.frames.failure(OOPS))
     _, last = stream.read()
-    assert last == b'data: {"error":{}}\n\n'
+    assert last == OOPS_FRAME
 
 
 # What the gateway asked for and the client did not
@@ -606,4 +612,4 @@ def test_fields_that_chat_does_not_use_are_dropped() -> None:
 def test_a_stream_shows_its_counts() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
-    assert repr(stream.frames) == "<ChatFrames 1 events parsed, <Meter ~0+2 tokens>>"
+    assert repr(stream.frames) == "<Frames ChatDialect 1 events parsed, <Meter ~0+2 tokens>>"

@@ -83,7 +83,7 @@ def test_a_meter_shows_whether_it_estimates() -> None:
 
 def test_of_several_choices_the_deltas_of_all_count() -> None:
     """llama-server states the tokens of one of them."""
-    meter = Meter(choices=2)
+    meter = Meter(parts=2)
     meter.deltas = 17
     meter.read({"usage": {"prompt_tokens": 3, "completion_tokens": 9}})
     assert (meter.prompt_tokens, meter.completed) == (3, 17)

@@ -6,6 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.chunks import TEXT_KINDS, Identity, frame, rewrite
+from gateway.dialects import ChatDialect, FrameOptions
+from gateway.metering import Meter
 from gateway.template import Template
 from tests.support.chat_chunks import ESCAPES, PLAIN, Shape, shapes, texts
 
@@ -14,7 +16,7 @@ escapes = st.sampled_from(sorted(ESCAPES))
 
 
 def learnt(payload: bytes) -> Template | None:
-    return Template.learn(payload, orjson.loads(payload), OURS)
+    return Template.learn(payload, orjson.loads(payload), ChatDialect(OURS, Meter(), FrameOptions()))
 
 
 def template_of(payload: bytes) -> Template:

@@ -13,8 +13,9 @@ from starlette.types import Message
 
 from gateway.buffers import BufferBudget
 from gateway.chunks import Identity
+from gateway.dialects import ChatDialect, Dialect, FrameOptions
 from gateway.downstream import Downstream
-from gateway.frames import ChatFrames, FrameOptions
+from gateway.frames import Frames
 from gateway.metering import Meter
 from tests.support.sse import FrameReader, data_of
 
@@ -23,7 +24,13 @@ Json = dict[str, Any]
 
 
 class ChatStream:
-    def __init__(self, options: FrameOptions | None = None, *, merge: bool = True) -> None:
+    def __init__(
+        self,
+        options: FrameOptions | None = None,
+        *,
+        merge: bool = True,
+        dialect: type[Dialect] = ChatDialect,
+    ) -> None:
         self.now = 100.0
         self.body = b""
         """What the client has read."""
@@ -38,7 +45,9 @@ class ChatStream:
             tenant="team-a",
             merge=merge,
         )
-        self.frames = ChatFrames(OURS, self.out, self.meter, options or FrameOptions(), self.time)
+        self.frames = Frames(
+            dialect(OURS, self.meter, options or FrameOptions()), self.out, self.meter, self.time
+        )
         self._stalled = False
 
     def time(self) -> float:

@@ -409,7 +409,7 @@ async def test_a_connection_lost_before_the_request_ends_the_exchange() -> None:
     connection.connection_made(Closed())
     connection.connection_lost(None)
     sink = Recorder()
-    connection.send(b"", b"", sink)
+    connection.send(b"", (), sink)
     assert (sink.ends, connection.state) == ([End.CUT_SHORT], State.CLOSED)
     assert repr(connection) == "<UpstreamConnection closed, 0 exchanges>"
 
@@ -441,7 +441,7 @@ async def test_scenario_040_proxies_of_the_environment_are_not_asked(monkeypatch
         backend = Backend("gpu0", fu.url, api_key="key")
         try:
             assert (await backend.ask("/health")).status_code == 200
-            response = await backend.transport.handle_async_request(backend.request(CHAT, b"{}", []))
+            response = await backend.transport.handle_async_request(backend.request(CHAT, (b"{}",), []))
             assert await response.aread() == b'{"a":1}'
         finally:
             await backend.aclose()

@@ -6,18 +6,20 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.chat import BIG_BODY_BYTES, BodyParser, ChatRequest, Upgrade
 from gateway.context import TenantIdentity
+from gateway.doors import DOORS
 from gateway.errors import ClientError
+from gateway.generation_request import BIG_BODY_BYTES, BodyParser, GenerationRequest, Upgrade
 from gateway.splice import splice
 
 Json = dict[str, Any]
 MESSAGES = [{"role": "user", "content": "hi"}]
+CHAT = next(door for door in DOORS if door.name == "chat")
 TENANT = TenantIdentity("team-a")
 
 
-def request(**members: object) -> ChatRequest:
-    return ChatRequest.of({"messages": MESSAGES, **members})
+def request(**members: object) -> GenerationRequest:
+    return GenerationRequest.of({"messages": MESSAGES, **members}, CHAT.body)
 
 
 def changed(
@@ -25,7 +27,7 @@ def changed(
 ) -> Json:
     """The members that are set, and None for those that are left out."""
     parsed = {"messages": MESSAGES, **members}
-    changes = ChatRequest.of(parsed).changes(parsed, tenant, model, Upgrade(**upgrade))
+    changes = GenerationRequest.of(parsed, CHAT.body).changes(parsed, tenant, model, Upgrade(**upgrade))
     return {name: None if value is None else orjson.loads(value) for name, value in changes.items()}
 
 
@@ -77,7 +79,9 @@ def test_a_wrong_member_is_the_clients_error_and_named(members: Json, param: str
 
 def test_what_is_left_out_or_null_has_its_default() -> None:
     names = ["model", "stream", "n", "max_tokens", "max_completion_tokens", "n_predict", "stream_options"]
-    plain = ChatRequest(
+    plain = GenerationRequest(
+        shape=CHAT.body,
+        pieces=1,
         model=None,
         stream=False,
         n=1,
@@ -92,7 +96,9 @@ def test_what_is_left_out_or_null_has_its_default() -> None:
 
 def test_what_is_given_is_understood() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    assert ChatRequest(
+    assert GenerationRequest(
+        shape=CHAT.body,
+        pieces=1,
         model="m",
         stream=True,
         n=2,

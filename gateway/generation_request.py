@@ -1,12 +1,13 @@
-"""A chat request before it is sent: checked, understood, and made ready for the backend.
+"""A request's body before it is sent: checked, understood, and made ready for the backend.
 
 The body is parsed once. What the gateway itself relies on is checked here, with the parameter named; the rest
-is the backend's to judge and passes untouched.
+is the backend's to judge and passes untouched. A `BodyShape` says what the bodies of one protocol look like.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,16 +17,13 @@ from gateway.context import TenantIdentity
 from gateway.errors import ClientError
 from gateway.splice import splice
 
-__all__ = ["BodyParser", "ChatRequest", "Upgrade"]
+__all__ = ["BodyParser", "BodyShape", "GenerationRequest", "Upgrade", "one"]
 
 T = TypeVar("T")
 
 BIG_BODY_BYTES = 1024 * 1024
 _BYTES_PER_TOKEN = 4
 _EXPECTED_OUTPUT_TOKENS = 256
-_LIMIT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
-_COUNT_NAMES = ("n_cmpl", "n")
-"""In the order in which llama-server takes them; its native names count on this path too."""
 
 
 class BodyParser:
@@ -59,38 +57,80 @@ class Upgrade:
     """`timings_per_token`, to know the running usage."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """What the gateway needs to know of a chat request."""
+def one(_: dict[str, Any]) -> int:
+    """A request for one thing."""
+    return 1
 
+
+@dataclass(frozen=True, slots=True)
+class BodyShape:
+    """What the request bodies of one protocol look like, as far as the gateway has to know."""
+
+    check: Callable[[dict[str, Any]], None] = lambda _: None
+    """Raises `ClientError` with the name of the member that is wrong."""
+    pieces: Callable[[dict[str, Any]], int] = one
+    """How many prompts, inputs or documents: llama-server spreads them over its slots."""
+    count_names: tuple[str, ...] = ()
+    """Members that say how many answers are wanted, in the order in which llama-server takes them."""
+    limit_names: tuple[str, ...] = ()
+    """Members that limit the output, likewise; the last is the protocol's own. Empty: no output."""
+    streams: bool = False
+    usage_on_demand: bool = False
+    """Whether the protocol has `stream_options.include_usage`."""
+
+    @property
+    def generates(self) -> bool:
+        return bool(self.limit_names)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What the gateway needs to know of a request."""
+
+    shape: BodyShape
     model: str | None
     stream: bool
     n: int
+    pieces: int
     max_tokens: int | None
     include_usage: bool
     running_usage: bool
     timings_per_token: bool
 
     @classmethod
-    def of(cls, parsed: dict[str, Any]) -> ChatRequest:
+    def of(cls, parsed: dict[str, Any], shape: BodyShape) -> GenerationRequest:
         """Raises `ClientError` with the name of the member that is wrong."""
-        _check_messages(parsed.get("messages"))
-        options = _typed(parsed, "stream_options", dict, "an object") or {}
+        shape.check(parsed)
+        options = {}
+        if shape.usage_on_demand:
+            options = _typed(parsed, "stream_options", dict, "an object") or {}
         return cls(
+            shape=shape,
             model=_typed(parsed, "model", str, "a string"),
-            stream=_typed(parsed, "stream", bool, "true or false") or False,
-            n=next(iter(_counts(parsed, _COUNT_NAMES, least=1).values()), 1),
-            max_tokens=_token_limit(parsed),
-            include_usage=_typed(options, "include_usage", bool, "true or false", "stream_options.") or False,
-            running_usage=_typed(options, "continuous_usage_stats", bool, "true or false", "stream_options.")
-            or False,
+            stream=shape.streams and bool(_typed(parsed, "stream", bool, "true or false")),
+            n=next(iter(_counts(parsed, shape.count_names, least=1).values()), 1),
+            pieces=shape.pieces(parsed),
+            max_tokens=_token_limit(parsed, shape),
+            include_usage=_flag(options, "include_usage"),
+            running_usage=_flag(options, "continuous_usage_stats"),
             timings_per_token=bool(parsed.get("timings_per_token")),
         )
 
+    @property
+    def parts(self) -> int:
+        """How many streams an answer holds."""
+        return self.n * self.pieces
+
+    def width(self, slots: int) -> int:
+        """How many slots to hold, where there are so many. Pieces may wait for each other, choices not."""
+        return max(self.n, min(self.parts, max(1, slots)))
+
     def cost(self, body_bytes: int, tenant: TenantIdentity) -> float:
         """Estimated tokens: what the tenant's share is charged with until the real count is known."""
-        output = _allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS
-        return body_bytes / _BYTES_PER_TOKEN + output * self.n
+        prompt = body_bytes / _BYTES_PER_TOKEN
+        if not self.shape.generates:
+            return prompt
+        return prompt + (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
 
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
@@ -99,7 +139,10 @@ class ChatRequest:
         changes: dict[str, bytes | None] = {}
         if upstream_model is not None and self.model != upstream_model:
             changes["model"] = orjson.dumps(upstream_model)
-        changes |= _token_limits(parsed, tenant)
+        if self.shape.generates:
+            changes |= _token_limits(parsed, tenant, self.shape)
+            if tenant.isolate_cache and parsed.get("cache_prompt") is not False:
+                changes["cache_prompt"] = b"false"
         if "id_slot" in parsed and not tenant.allow_id_slot:
             changes["id_slot"] = None
         if upgrade.usage:
@@ -121,17 +164,6 @@ def _parse(body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _check_messages(messages: object) -> None:
-    if not isinstance(messages, list) or not messages:
-        raise ClientError(
-            "invalid_request", "messages must be a list of at least one message", param="messages"
-        )
-    for position, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            where = f"messages[{position}]"
-            raise ClientError("invalid_request", f"{where} must be an object with a role", param=where)
-
-
 def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix: str = "") -> T | None:
     value = table.get(name)
     if value is not None and not isinstance(value, kind):
@@ -139,15 +171,21 @@ def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix:
     return value
 
 
-def _token_limit(parsed: dict[str, Any]) -> int | None:
+def _flag(options: dict[str, Any], name: str) -> bool:
+    return bool(_typed(options, name, bool, "true or false", "stream_options."))
+
+
+def _token_limit(parsed: dict[str, Any], shape: BodyShape) -> int | None:
     """The client's own limit; None: none."""
-    limit = next(iter(_counts(parsed, _LIMIT_NAMES).values()), -1)
+    limit = next(iter(_counts(parsed, shape.limit_names).values()), -1)
     return limit if limit >= 0 else None
 
 
-def _token_limits(parsed: dict[str, Any], tenant: TenantIdentity) -> dict[str, bytes | None]:
+def _token_limits(
+    parsed: dict[str, Any], tenant: TenantIdentity, shape: BodyShape
+) -> dict[str, bytes | None]:
     """The members to set so that the backend holds the tenant's limit, under whatever name it was written."""
-    given: dict[str, int | None] = {**_counts(parsed, _LIMIT_NAMES)} or {"max_tokens": None}
+    given: dict[str, int | None] = {**_counts(parsed, shape.limit_names)} or {shape.limit_names[-1]: None}
     allowed = {name: _allowed(limit, tenant) for name, limit in given.items()}
     return {
         name: b"%d" % limit for name, limit in allowed.items() if limit is not None and limit != given[name]

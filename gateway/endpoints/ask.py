@@ -1,0 +1,57 @@
+"""The doors that need no slot: counting tokens, templates. The least busy backend answers, whole."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.backend import Backend, BackendState
+from gateway.chunks import Identity
+from gateway.context import context_of
+from gateway.disconnect import until_client_gone
+from gateway.doors import Door
+from gateway.endpoints.asked import Reader
+from gateway.endpoints.served import check_served, upstream_headers
+from gateway.errors import CapacityError, ClientGone
+from gateway.fetching import Reply, fetch
+from gateway.fleet import Fleet
+from gateway.generation_request import Upgrade
+from gateway.replies import send_whole
+from gateway.settings import Settings
+
+__all__ = ["Ask"]
+
+
+class Ask:
+    def __init__(self, settings: Settings, fleet: Fleet, door: Door, reader: Reader) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._door = door
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        asked = await self._reader.read(self._door, scope, receive)
+        model = self._fleet.catalogue.resolve(asked.request.model, context.tenant)
+        context.model = model.name
+        check_served(model.backends)
+        backend = _least_busy(model.backends)
+        context.backend = backend.name
+        body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())
+        request = backend.request(self._door.upstream_path, body, upstream_headers(scope, context))
+        reply: Reply | None = None
+        with until_client_gone(receive):
+            reply = await fetch(backend, request, self._settings.timeouts)
+        if reply is None:
+            raise ClientGone
+        identity = Identity("", int(time.time()), asked.request.model or model.name)
+        reply = reply.rewritten(identity, self._door.stamp, backend.scrubber(identity.model))
+        await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
+
+
+def _least_busy(backends: list[Backend]) -> Backend:
+    ready = [backend for backend in backends if backend.state is BackendState.READY]
+    if not ready:
+        raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
+    return min(ready, key=lambda backend: len(backend.pool.leases))

@@ -1,0 +1,105 @@
+"""Every door that takes a slot: from the body to the last frame.
+
+    read body -> check -> resolve model -> take a place -> (lease) -> ask the backend -> relay -> end
+
+Everything after the body runs under one disconnect watcher. A streaming answer and a whole one share all
+steps but the last two: `gateway.streaming` and `gateway.whole` hold those.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from admission import Demand
+from gateway.admit import priority_of
+from gateway.backend import Backend
+from gateway.chunks import Identity
+from gateway.context import RequestContext, context_of
+from gateway.dialects import FrameOptions, KeepAlive
+from gateway.doors import Door
+from gateway.endpoints.asked import Asked, Reader
+from gateway.endpoints.served import check_served, upstream_headers, widest
+from gateway.errors import ClientError
+from gateway.fleet import Fleet
+from gateway.generation import Generation
+from gateway.generation_request import GenerationRequest, Upgrade
+from gateway.settings import Settings
+from gateway.streaming import StreamingAnswer
+from gateway.whole import WholeAnswer
+
+__all__ = ["Generate"]
+
+MAX_KEY_BYTES = 256
+
+
+class Generate:
+    def __init__(self, settings: Settings, fleet: Fleet, door: Door, reader: Reader) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._door = door
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = await self._reader.read(self._door, scope, receive)
+        generation = await self._prepare(scope, context_of(scope), asked)
+        if generation.context.stream:
+            await StreamingAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
+        else:
+            await WholeAnswer(self._settings, self._fleet, generation).serve(receive, send)
+
+    async def _prepare(self, scope: Scope, context: RequestContext, asked: Asked) -> Generation:
+        door, request, tenant = self._door, asked.request, context.tenant
+        model = self._fleet.catalogue.resolve(request.model, tenant)
+        context.model = model.name
+        context.stream = request.stream
+        check_served(model.backends)
+        slots = widest(model.backends)
+        if slots and request.n > slots:
+            raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
+        upgrade = _upgrade(model.backends, request)
+        demand = Demand(
+            tenant=tenant.name,
+            model=model.name,
+            width=request.width(slots),
+            cost=request.cost(asked.size, tenant),
+            priority=priority_of(scope, tenant),
+            body_bytes=asked.size,
+        )
+        return Generation(
+            context=context,
+            door=door,
+            body=await self._reader.changed(asked, tenant, model.upstream_name, upgrade),
+            headers=upstream_headers(scope, context, stream=request.stream, content_type=asked.content_type),
+            identity=Identity(
+                id=f"{door.id_prefix}{secrets.token_hex(12)}" if door.id_prefix else "",
+                created=int(time.time()),
+                model=request.model or model.name,
+            ),
+            demand=demand,
+            options=FrameOptions(
+                keepalive=_keepalive(scope, self._settings),
+                running_usage=request.running_usage,
+                strip_timings=upgrade.timings,
+                withhold_usage=upgrade.usage,
+                parts=request.parts,
+            ),
+            supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
+        )
+
+
+def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
+    states_usage = all(backend.states_usage for backend in backends)
+    on_demand = request.stream and request.shape.usage_on_demand
+    return Upgrade(
+        usage=on_demand and not request.include_usage and not states_usage,
+        timings=request.stream and request.running_usage and not request.timings_per_token,
+    )
+
+
+def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:
+    asked = dict(scope["headers"]).get(b"x-slotgate-keepalive", b"").strip().lower()
+    forms: dict[bytes, KeepAlive] = {b"comment": "comment", b"chunk": "chunk", b"off": "off"}
+    return forms.get(asked, settings.streaming.keepalive)
