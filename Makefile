@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test cover bench bench-guard run lock clean
+.PHONY: help install fmt check test cover bench bench-growth bench-guard run lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ cover: $(VENV)/.dev ## Run the tests with branch coverage
 
 bench: $(VENV)/.dev ## Measure against other gateways; QUICK=1: the four that matter, in a minute
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+bench-growth: $(VENV)/.dev ## Does a token cost more with 1,000 streams, a request more with 10,000 waiting?
+	@$(BIN)/python -m bench.growth
 
 bench-guard: $(VENV)/.dev ## Fail if the work per forwarded token has grown by half
 	@$(BIN)/python -m bench.guard

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
-import resource
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from bench.contestant import installed
 from bench.cores import Cores, choose
 from bench.install import Unavailable
 from bench.llama import llama_server
+from bench.open_files import allow_files
 from bench.peers import PEERS, QUICK, Peer
 from bench.plan import FULL, Plan
 from bench.plan import QUICK as QUICK_PLAN
@@ -27,8 +26,6 @@ from bench.samples import Samples
 __all__ = ["main"]
 
 HOME = Path(__file__).resolve().parent
-FILES = 16384
-"""Open files that a thousand streams through a gateway may need."""
 
 
 def main() -> int:
@@ -37,7 +34,7 @@ def main() -> int:
     if options.rounds:
         plan = dataclasses.replace(plan, rounds=options.rounds)
     wanted = options.peers or (QUICK if options.quick else [peer.name for peer in PEERS])
-    _allow_files()
+    allow_files()
     cores = choose()
     print(cores, file=sys.stderr)
     samples = Samples()
@@ -56,12 +53,6 @@ def _options() -> argparse.Namespace:
     names = [peer.name for peer in PEERS]
     parser.add_argument("--peers", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     return parser.parse_args()
-
-
-def _allow_files() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
 
 
 def _install(peers: list[Peer], samples: Samples) -> dict[Peer, str]:

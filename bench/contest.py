@@ -73,13 +73,14 @@ class Contest:
 
     async def _turn(self, contestant: Contestant, direct: Contestant) -> None:
         plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
+        streams = max(1, plan.streams // contestant.fraction)
         try:
             with undisturbed([os.getpid(), *direct.family(), *contestant.family()]):
                 paced = await load.paced(
                     contestant.target,
                     upstream,
                     contestant.usage,
-                    streams=plan.streams,
+                    streams=streams,
                     pace=plan.pace,
                     settle_s=plan.settle_s,
                     window_s=plan.window_s,
@@ -101,7 +102,7 @@ class Contest:
         samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
         samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
         samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
-        samples.add(name, "delivered", paced.tokens / (plan.streams * plan.pace * plan.window_s))
+        samples.add(name, "delivered", paced.tokens / (streams * plan.pace * plan.window_s))
         samples.add(name, "ttft_p50_ms", percentile(took, 50) / 1e6)
         samples.add(name, "ttft_p95_ms", percentile(took, 95) / 1e6)
         samples.add(name, "saturated", rate)

@@ -28,6 +28,8 @@ class Contestant:
     target: Target
     child: Child | None = None
     """Of direct, the upstream itself; None if somebody else started it."""
+    fraction: int = 1
+    """It gets one in so many of the streams."""
 
     def family(self) -> list[int]:
         return self.child.family() if self.child is not None else []
@@ -60,7 +62,7 @@ async def running(
     launch = peer.launch(site)
     child = Child(launch.argv, core=core, log=folder / "output.log", env=launch.env)
     try:
-        contestant = Contestant(peer.name, Target(site.port, launch.headers), child)
+        contestant = Contestant(peer.name, Target(site.port, launch.headers), child, peer.fraction)
         await answers(contestant)
         yield contestant
     finally:

@@ -25,7 +25,8 @@ from bench.chunk import END, FINISH, ROLE, token
 __all__ = ["SLOTS", "Streams", "serve"]
 
 SLOTS = 1200
-_PHASES = 32
+_GOLDEN = 0.6180339887
+"""Steps of this size round a circle spread any number of points over it evenly."""
 _wanted = re.compile(rb"pace=(\d+) tokens=(\d+)").search
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\n"
@@ -50,7 +51,7 @@ class Streams:
     def phase(self) -> float:
         """Where in its interval the next stream starts, from 0 to 1."""
         self._begun += 1
-        return self._begun % _PHASES / _PHASES
+        return self._begun * _GOLDEN % 1
 
     def end(self) -> None:
         for stream in list(self.open):

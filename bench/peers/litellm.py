@@ -41,7 +41,8 @@ def _launch(site: Site) -> Launch:
 
 PEER = Peer(
     name="litellm",
-    about="LiteLLM proxy in Python, a master key, one worker",
+    about="LiteLLM proxy in Python, a master key, one worker; with a quarter of the streams",
     install=wheel("bin/litellm", "litellm[proxy]==1.108.7"),
     launch=_launch,
+    fraction=4,
 )

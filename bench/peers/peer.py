@@ -45,3 +45,5 @@ class Peer:
     install: Callable[[Path], str]
     """Returns the program; raises `Unavailable`."""
     launch: Callable[[Site], Launch]
+    fraction: int = 1
+    """It gets one in so many of the streams: it could not carry all of them."""
