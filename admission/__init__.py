@@ -7,6 +7,7 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 from admission.demand import Demand, Priority
 from admission.errors import Refusal, Refused
 from admission.lease import Lease, LeaseState, Outcome
+from admission.limits import Limiter, RateState, Reservation, TenantLimits
 from admission.pool import PoolStatus, SlotPool
 from admission.quarantine import SETTLE_S, Probe, Quarantine
 from admission.queue import AdmissionQueue
@@ -19,6 +20,7 @@ __all__ = [
     "Demand",
     "Lease",
     "LeaseState",
+    "Limiter",
     "Outcome",
     "PoolStatus",
     "Priority",
@@ -26,10 +28,13 @@ __all__ = [
     "Quarantine",
     "QueueLimits",
     "QueueStatus",
+    "RateState",
     "Refusal",
     "Refused",
+    "Reservation",
     "Scheduler",
     "SlotPool",
+    "TenantLimits",
     "Ticket",
     "TicketState",
 ]

@@ -14,11 +14,13 @@ from admission import AdmissionQueue, Demand, Lease, Outcome, Priority, Refusal,
 from gateway.context import TenantIdentity
 from gateway.errors import CapacityError
 
-__all__ = ["granted", "owned", "priority_of", "submit"]
+__all__ = ["granted", "owned", "priority_of", "refusal", "submit"]
 
 _STATUS = {
     Refusal.QUEUE_FULL: 429,
     Refusal.TENANT_CONCURRENCY: 429,
+    Refusal.RATE_LIMITED: 429,
+    Refusal.QUOTA_EXCEEDED: 429,
     Refusal.QUEUE_TIMEOUT: 503,
     Refusal.NO_BACKEND: 503,
     Refusal.DRAINING: 503,
@@ -37,10 +39,16 @@ def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> T
     try:
         return queue.submit(demand, wake)
     except Refused as refused:
-        code = refused.refusal.value
-        raise CapacityError(
-            _STATUS[refused.refusal], code, refused.detail, retry_after_s=refused.retry_after_s
-        ) from refused
+        raise refusal(refused) from refused
+
+
+def refusal(refused: Refused) -> CapacityError:
+    """What the client is told. A quota that is used up stays so till midnight: clients should not retry."""
+    kind = refused.refusal
+    headers = [(b"x-should-retry", b"false")] if kind is Refusal.QUOTA_EXCEEDED else []
+    return CapacityError(
+        _STATUS[kind], kind.value, refused.detail, retry_after_s=refused.retry_after_s, headers=headers
+    )
 
 
 @contextmanager
@@ -59,9 +67,9 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
     """The lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
     if ticket.lease is not None:
         return ticket.lease
-    refusal = ticket.refusal or Refusal.QUEUE_TIMEOUT
+    why = ticket.refusal or Refusal.QUEUE_TIMEOUT
     wait = scheduler.estimate_wait_s(ticket.demand.model)
-    raise CapacityError(_STATUS[refusal], refusal.value, _SENTENCE[refusal], retry_after_s=wait)
+    raise CapacityError(_STATUS[why], why.value, _SENTENCE[why], retry_after_s=wait)
 
 
 def priority_of(scope: Scope, tenant: TenantIdentity) -> Priority:

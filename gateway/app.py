@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import TenantIdentity
+from gateway.context import Caller
 from gateway.doors import DOORS, Door
 from gateway.endpoints.admin import OperatorOnly, Status
 from gateway.endpoints.ask import Ask
@@ -43,7 +43,7 @@ OPERATOR_PREFIXES = ("/admin",)
 class Keys:
     """Who a presented key belongs to. `operator` is None when no operator key is configured."""
 
-    tenant: Callable[[bytes], TenantIdentity | None]
+    caller: Callable[[bytes], Caller | None]
     operator: Callable[[bytes], bool] | None = None
 
 
@@ -96,7 +96,7 @@ def stack(settings: Settings, keys: Keys) -> list[Layer]:
     else:
         layers.append(
             lambda app: Authentication(
-                app, keys.tenant, public_paths=PUBLIC_PATHS, operator_prefixes=OPERATOR_PREFIXES
+                app, keys.caller, public_paths=PUBLIC_PATHS, operator_prefixes=OPERATOR_PREFIXES
             )
         )
     return layers

@@ -5,12 +5,12 @@ It travels in the ASGI scope's `state`, under one key, and holds plain facts onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from starlette.types import Scope
 
-__all__ = ["RequestContext", "TenantIdentity", "context_of"]
+__all__ = ["Caller", "RequestContext", "TenantIdentity", "context_of"]
 
 _KEY = "slotgate"
 
@@ -33,6 +33,17 @@ class TenantIdentity:
         return "*" in self.models or model in self.models
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose key was presented, and which of its keys."""
+
+    tenant: TenantIdentity
+    key: str
+    """Its name, never the key."""
+    digest: bytes = field(repr=False)
+    expired: bool = False
+
+
 ANONYMOUS = TenantIdentity("anonymous")
 
 
@@ -43,6 +54,10 @@ class RequestContext:
     id: str
     began_at: float
     tenant: TenantIdentity = ANONYMOUS
+    key: str | None = None
+    """The name of the key that was presented; never the key."""
+    key_digest: bytes = field(default=b"", repr=False)
+    """To see whether the key is still good; empty where none is needed."""
     status: int | None = None
     """The status that was sent; None while the response has not begun."""
     model: str | None = None
@@ -63,6 +78,8 @@ class RequestContext:
     completion_tokens: int = 0
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """What the response says beyond its endpoint's own headers."""
 
     @property
     def queue_s(self) -> float | None:

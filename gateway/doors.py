@@ -29,6 +29,8 @@ Json = dict[str, Any]
 _NATIVE_LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 """llama-server takes its native names on every path but `/v1/messages`, in this order."""
 _COUNTS = ("n_cmpl", "n")
+_AUDIO_BYTES_PER_TOKEN = 2000
+"""16,000 samples a second of two bytes, and about sixteen tokens: a rough guess for every format."""
 
 
 # -- what is rewritten in a whole answer
@@ -232,7 +234,7 @@ DOORS = (
     Door(
         "transcriptions",
         ("/v1/audio/transcriptions",),
-        BodyShape(streams=True),
+        BodyShape(streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
         TranscriptionDialect,
         multipart=True,
     ),

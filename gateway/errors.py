@@ -115,10 +115,18 @@ class CapacityError(GatewayError):
 
     KIND: ClassVar = {429: "rate_limit_error", 503: "overloaded_error"}
 
-    def __init__(self, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        headers: Headers | None = None,
+    ) -> None:
         seconds = max(1, math.ceil(retry_after_s or 1.0))
-        headers = [(b"retry-after", b"%d" % seconds)]
-        super().__init__(status, self.KIND[status], code, message, headers=headers)
+        told = [(b"retry-after", b"%d" % seconds), *(headers or [])]
+        super().__init__(status, self.KIND[status], code, message, headers=told)
 
 
 class UpstreamError(GatewayError):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import structlog
 
-from admission import AdmissionQueue, Lease, QueueLimits
+from admission import AdmissionQueue, Lease, Limiter, QueueLimits, TenantLimits
 from gateway.backend import Backend, BackendState
 from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
@@ -16,7 +17,7 @@ from gateway.errors import CapacityError, GatewayError
 from gateway.live import LiveAnswers
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
-from gateway.settings import Settings
+from gateway.settings import Settings, Tenant
 
 __all__ = ["Fleet"]
 
@@ -41,6 +42,8 @@ class Fleet:
         self.tenants = tuple(tenant.name for tenant in settings.tenants)
         self.live = LiveAnswers()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
+        self.limiter = Limiter(asyncio.get_running_loop().time, lambda: datetime.now(UTC))
+        self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
         self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(
             {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
@@ -123,6 +126,10 @@ class Fleet:
                 for model in self.catalogue.models.values()
             }
         )
+
+
+def _limits(tenant: Tenant) -> TenantLimits:
+    return TenantLimits(tenant.requests_per_minute, tenant.tokens_per_minute, tenant.tokens_per_day)
 
 
 def _backend(entry: BackendSettings, environ: Mapping[str, str], connect_timeout_s: float) -> Backend:

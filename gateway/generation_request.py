@@ -22,7 +22,6 @@ __all__ = ["BodyParser", "BodyShape", "GenerationRequest", "Upgrade", "one"]
 T = TypeVar("T")
 
 BIG_BODY_BYTES = 1024 * 1024
-_BYTES_PER_TOKEN = 4
 _EXPECTED_OUTPUT_TOKENS = 256
 
 
@@ -78,6 +77,9 @@ class BodyShape:
     usage_on_demand: bool = False
     """Whether the protocol has `stream_options.include_usage`."""
 
+    bytes_per_token: int = 4
+    """For estimates."""
+
     @property
     def generates(self) -> bool:
         return bool(self.limit_names)
@@ -125,9 +127,13 @@ class GenerationRequest:
         """How many slots to hold, where there are so many. Pieces may wait for each other, choices not."""
         return max(self.n, min(self.parts, max(1, slots)))
 
+    def prompt_cost(self, body_bytes: int) -> float:
+        """Estimated tokens of the prompt, from the size of what came."""
+        return body_bytes / self.shape.bytes_per_token
+
     def cost(self, body_bytes: int, tenant: TenantIdentity) -> float:
         """Estimated tokens: what the tenant's share is charged with until the real count is known."""
-        prompt = body_bytes / _BYTES_PER_TOKEN
+        prompt = self.prompt_cost(body_bytes)
         if not self.shape.generates:
             return prompt
         return prompt + (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts

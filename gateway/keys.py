@@ -6,13 +6,14 @@ digest, so that how long the answer takes says nothing about the keys that exist
 """
 
 import contextlib
+import datetime
 import hashlib
 import hmac
 import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -21,11 +22,24 @@ PREFIX = "sg-"
 RANDOM_BYTES = 32
 
 
+class NamedKey(Protocol):
+    """A key with a name and an end."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+    @property
+    def expires(self) -> datetime.date | None: ...
+
+
 class KeyHolder(Protocol):
     """Whoever has keys, by their hashes: a tenant of the settings."""
 
     @property
     def key_hashes(self) -> tuple[str, ...]: ...
+    @property
+    def key(self) -> Sequence[NamedKey]: ...
 
 
 Holder = TypeVar("Holder", bound=KeyHolder)
@@ -41,22 +55,36 @@ def hash_key(key: bytes | str) -> str:
     return _digest(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key).hex()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownKey(Generic[Holder]):
+    holder: Holder
+    name: str
+    """The configured one, or the beginning of the hash."""
+    digest: bytes = field(repr=False)
+    expires: datetime.date | None = None
+
+    def expired(self, today: datetime.date) -> bool:
+        """A key is good until the day it expires begins (UTC)."""
+        return self.expires is not None and today >= self.expires
+
+
 class KeyRing(Generic[Holder]):
     """Whose key it is. Built once from a configuration, never changed; any bytes may be presented."""
 
     def __init__(self, tenants: Iterable[Holder], operator_key_hashes: Iterable[str] = ()) -> None:
-        self._tenants = {
-            bytes.fromhex(digest): (bytes.fromhex(digest), tenant)
-            for tenant in tenants
-            for digest in tenant.key_hashes
-        }
+        self._tenants = {known.digest: known for tenant in tenants for known in _keys_of(tenant)}
         self._operators = {bytes.fromhex(digest): bytes.fromhex(digest) for digest in operator_key_hashes}
 
-    def tenant(self, presented: bytes) -> Holder | None:
-        """The tenant that the presented key belongs to, if there is one."""
+    def find(self, presented: bytes) -> KnownKey[Holder] | None:
+        """The tenant's key that this is, if it is one; it may have expired."""
         digest = _digest(presented)
-        known, tenant = self._tenants.get(digest, (b"", None))
-        return tenant if hmac.compare_digest(known, digest) else None
+        known = self._tenants.get(digest)
+        return known if hmac.compare_digest(known.digest if known else b"", digest) else None
+
+    def holds(self, digest: bytes, today: datetime.date) -> bool:
+        """Whether the tenant's key with this digest is (still) known and has not expired."""
+        known = self._tenants.get(digest)
+        return known is not None and not known.expired(today)
 
     def is_operator(self, presented: bytes) -> bool:
         """Whether the presented key is one of the operator's."""
@@ -132,6 +160,13 @@ def _parsed(path: Path, content: bytes) -> RunKeys:
     if not all(isinstance(key, str) and key.startswith(PREFIX) for key in (keys.client, keys.operator)):
         raise KeysError(f"{path} has no keys in it; without it, new keys are made")
     return keys
+
+
+def _keys_of(tenant: Holder) -> Iterator[KnownKey[Holder]]:
+    for digest in tenant.key_hashes:
+        yield KnownKey(tenant, f"sha256:{digest[:8]}", bytes.fromhex(digest))
+    for key in tenant.key:
+        yield KnownKey(tenant, key.name, bytes.fromhex(key.hash), key.expires)
 
 
 def _digest(key: bytes) -> bytes:

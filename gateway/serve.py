@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import structlog
 import uvloop
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp
 
 from gateway.app import Keys, build_app
 from gateway.children import Children
-from gateway.context import TenantIdentity
+from gateway.context import Caller, TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
@@ -101,11 +102,14 @@ def keys_of(settings: Settings) -> Keys:
     ring = KeyRing(settings.tenants, settings.server.operator_key_hashes)
     identities = {tenant.name: _identity(tenant) for tenant in settings.tenants}
 
-    def tenant_of(key: bytes) -> TenantIdentity | None:
-        tenant = ring.tenant(key)
-        return identities[tenant.name] if tenant is not None else None
+    def caller_of(key: bytes) -> Caller | None:
+        known = ring.find(key)
+        if known is None:
+            return None
+        expired = known.expired(datetime.now(UTC).date())
+        return Caller(identities[known.holder.name], known.name, known.digest, expired)
 
-    return Keys(tenant_of, ring.is_operator if ring.has_operator else None)
+    return Keys(caller_of, ring.is_operator if ring.has_operator else None)
 
 
 def _identity(tenant: Tenant) -> TenantIdentity:

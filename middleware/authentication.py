@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import TenantIdentity, context_of
+from gateway.context import Caller, context_of
 from gateway.errors import ClientError
 
 __all__ = ["Authentication", "presented_keys"]
@@ -22,7 +22,7 @@ class Authentication:
     def __init__(
         self,
         app: ASGIApp,
-        identify: Callable[[bytes], TenantIdentity | None],
+        identify: Callable[[bytes], Caller | None],
         *,
         public_paths: frozenset[str],
         operator_prefixes: tuple[str, ...],
@@ -35,14 +35,19 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         if path not in self._public and not path.startswith(self._operators):
-            context_of(scope).tenant = self._tenant(scope)
+            caller, context = self._caller(scope), context_of(scope)
+            context.tenant, context.key, context.key_digest = caller.tenant, caller.key, caller.digest
         await self._app(scope, receive, send)
 
-    def _tenant(self, scope: Scope) -> TenantIdentity:
+    def _caller(self, scope: Scope) -> Caller:
         keys = presented_keys(scope)
         found = self._identify(keys[0]) if len(keys) == 1 else None
-        if found is None:
-            message = "no API key was given" if not keys else "the API key is not known here"
+        if found is None or found.expired:
+            message = "the API key is not known here"
+            if not keys:
+                message = "no API key was given"
+            elif found is not None:
+                message = f"the API key {found.key!r} has expired"
             raise ClientError(
                 "invalid_api_key",
                 message,

@@ -38,7 +38,7 @@ class RequestId:
             if context.status is None and message["type"] == "http.response.start":
                 context.status = message["status"]
                 timing = context.server_timing(asyncio.get_running_loop().time())
-                message["headers"] = [*message["headers"], *ids, (b"server-timing", timing)]
+                message["headers"] = [*message["headers"], *ids, *context.headers, (b"server-timing", timing)]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

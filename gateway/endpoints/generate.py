@@ -26,6 +26,7 @@ from gateway.errors import ClientError
 from gateway.fleet import Fleet
 from gateway.generation import Generation
 from gateway.generation_request import GenerationRequest, Upgrade
+from gateway.limiting import within_limits
 from gateway.settings import Settings
 from gateway.streaming import StreamingAnswer
 from gateway.whole import WholeAnswer
@@ -45,10 +46,13 @@ class Generate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = await self._reader.read(self._door, scope, receive)
         generation = await self._prepare(scope, context_of(scope), asked)
-        if generation.context.stream:
-            await StreamingAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
-        else:
-            await WholeAnswer(self._settings, self._fleet, generation).serve(receive, send)
+        limiter, cost = self._fleet.limiter, generation.demand.cost
+        prompt_tokens = asked.request.prompt_cost(asked.size)
+        with within_limits(limiter, generation.context, cost, prompt_tokens=prompt_tokens):
+            if generation.context.stream:
+                await StreamingAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
+            else:
+                await WholeAnswer(self._settings, self._fleet, generation).serve(receive, send)
 
     async def _prepare(self, scope: Scope, context: RequestContext, asked: Asked) -> Generation:
         door, request, tenant = self._door, asked.request, context.tenant

@@ -86,10 +86,21 @@ def _token_limits(settings: Settings) -> Iterator[Finding]:
             )
 
 
+def _isolation(settings: Settings) -> Iterator[Finding]:
+    for index, tenant in enumerate(settings.tenants):
+        if tenant.isolate_cache is True:
+            yield Finding(
+                ("tenant", index, "isolate_cache"),
+                "cannot be promised: a llama-server keeps one prompt cache for all its slots; "
+                '"best-effort" tells it not to use the cache for this tenant',
+            )
+
+
 CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _entrance,
     _tls,
     _buffers,
     _token_limits,
+    _isolation,
     naming_findings,
 )

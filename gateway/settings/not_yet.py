@@ -16,11 +16,6 @@ NOT_YET: Mapping[str, str] = MappingProxyType(
     {
         "admission.store": 'slots are counted in one process, so the only store is "memory"',
         "usage.store": 'usage is not recorded, so the only store is "none"',
-        "tenant.key": "keys have no name and no end; list their hashes in key_hashes",
-        "tenant.requests_per_minute": "a tenant is limited by max_concurrent only",
-        "tenant.tokens_per_minute": "a tenant is limited by max_concurrent only",
-        "tenant.tokens_per_day": "a tenant is limited by max_concurrent only",
-        "tenant.isolate_cache": "tenants of one backend share its prompt cache",
         "backend.load": 'processes start with the gateway: "start"',
         "backend.idle_unload_s": "processes run as long as the gateway",
         "backend.group": "all backends are loaded at the same time",

@@ -1,6 +1,7 @@
 """Keys: made, recognised, kept."""
 
 import dataclasses
+import datetime
 import hashlib
 import threading
 import time
@@ -12,16 +13,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.keys import KeyRing, KeysError, RunKeys, hash_key, load_or_make_keys, new_key, state_dir
+from gateway.settings import TenantKey
 
 
 @dataclass(frozen=True)
 class Team:
     name: str
     key_hashes: tuple[str, ...]
+    key: tuple[TenantKey, ...] = ()
 
 
 def team(name: str, *keys: str) -> Team:
     return Team(name, tuple(hash_key(key) for key in keys))
+
+
+def holder_of(ring: KeyRing[Team], key: bytes) -> Team | None:
+    known = ring.find(key)
+    return known.holder if known is not None else None
+
+
+def test_a_key_has_its_name_and_its_end() -> None:
+    named = TenantKey(name="ci", hash=hash_key("key-2"), expires=datetime.date(2027, 1, 1))
+    ring = KeyRing([Team("a", (hash_key("key-1"),), (named,))])
+    plain, ci = ring.find(b"key-1"), ring.find(b"key-2")
+    assert plain is not None
+    assert ci is not None
+    assert (plain.name, ci.name) == (f"sha256:{hash_key('key-1')[:8]}", "ci")
+    last, first = datetime.date(2026, 12, 31), datetime.date(2027, 1, 1)
+    assert [ci.expired(day) for day in (last, first)] == [False, True]
+    assert [ring.holds(ci.digest, day) for day in (last, first)] == [True, False]
+    assert ring.holds(plain.digest, datetime.date.max)
+    assert not ring.holds(b"another", last)
+    assert "key-1" not in repr(plain)
 
 
 def test_a_key_begins_with_sg_and_fits_into_a_header() -> None:
@@ -44,7 +67,7 @@ def test_a_hash_is_the_sha256_of_the_key_s_bytes() -> None:
 def test_a_key_opens_for_its_tenant_only() -> None:
     a, b = team("a", "key-1", "key-2"), team("b", "key-3")
     ring = KeyRing([a, b])
-    assert [ring.tenant(key) for key in (b"key-1", b"key-2", b"key-3")] == [a, a, b]
+    assert [holder_of(ring, key) for key in (b"key-1", b"key-2", b"key-3")] == [a, a, b]
 
 
 @pytest.mark.parametrize(
@@ -52,24 +75,24 @@ def test_a_key_opens_for_its_tenant_only() -> None:
 )
 def test_anything_else_opens_for_nobody(presented: bytes) -> None:
     ring = KeyRing([team("a", "key-1")], [hash_key("operator")])
-    assert ring.tenant(presented) is None
+    assert ring.find(presented) is None
     assert not ring.is_operator(presented)
 
 
 @given(st.binary())
 def test_whatever_bytes_are_presented_nothing_is_raised(presented: bytes) -> None:
-    assert KeyRing([team("a", "a key that is not drawn")]).tenant(presented) is None
+    assert KeyRing([team("a", "a key that is not drawn")]).find(presented) is None
 
 
 def test_a_hash_is_no_key() -> None:
-    assert KeyRing([team("a", "key-1")]).tenant(hash_key("key-1").encode()) is None
+    assert KeyRing([team("a", "key-1")]).find(hash_key("key-1").encode()) is None
 
 
 def test_the_operator_s_key_and_a_tenant_s_key_are_different_things() -> None:
     ring = KeyRing([team("a", "key-1")], [hash_key("operator")])
     assert ring.is_operator(b"operator")
     assert not ring.is_operator(b"key-1")
-    assert ring.tenant(b"operator") is None
+    assert ring.find(b"operator") is None
     assert ring.has_operator
     assert not KeyRing([team("a", "key-1")]).has_operator
 
@@ -79,7 +102,7 @@ def test_ten_thousand_keys_cost_nothing() -> None:
     ring = KeyRing([Team(f"t{n}", (hash_key(f"key-{n}"),)) for n in range(10_000)])
     started = time.process_time()
     for n in range(0, 10_000, 10):
-        assert ring.tenant(f"key-{n}".encode()) is not None
+        assert ring.find(f"key-{n}".encode()) is not None
     assert time.process_time() - started < 0.1
 
 

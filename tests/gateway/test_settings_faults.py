@@ -17,7 +17,7 @@ def test_all_faults_are_reported_at_once() -> None:
             "timeouts": {"idle_s": 0, "stream_buffer_bytes": 1},
             "tenant": [
                 {"name": "a", "key_hashes": [digest("a")], "weight": 0},
-                {"name": "b", "key_hashes": [digest("a")], "requests_per_minute": 5},
+                {"name": "b", "key_hashes": [digest("a")], "requests_per_minute": 0},
             ],
             "backend": [{"name": "x"}, {"url": "http://a"}],
             "surprise": {},

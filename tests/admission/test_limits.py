@@ -1,0 +1,236 @@
+"""What a tenant may ask for in a minute and in a day, on clocks that a test turns."""
+
+import datetime
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from admission import Limiter, Refusal, Refused, Reservation, TenantLimits
+
+START = datetime.datetime(2026, 11, 29, 23, 0, tzinfo=datetime.UTC)
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def utc(self) -> datetime.datetime:
+        return START + datetime.timedelta(seconds=self.now - 1000.0)
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+@pytest.fixture
+def limited(clocks: Clocks) -> Callable[..., Limiter]:
+    def make(**limits: int) -> Limiter:
+        limiter = Limiter(clocks.time, clocks.utc)
+        limiter.configure({"a": TenantLimits(**limits)})
+        return limiter
+
+    return make
+
+
+def refused(limiter: Limiter, tokens: float = 1) -> Refused:
+    with pytest.raises(Refused) as caught:
+        limiter.reserve("a", tokens)
+    return caught.value
+
+
+def test_requests_of_a_minute(limited: Callable[..., Limiter], clocks: Clocks) -> None:
+    limiter = limited(requests_per_minute=3)
+    for _ in range(3):
+        limiter.reserve("a", 10)
+    no = refused(limiter)
+    assert no.refusal is Refusal.RATE_LIMITED
+    assert no.retry_after_s == pytest.approx(20)
+    assert "3 requests a minute" in str(no)
+    clocks.now += 19.9
+    assert refused(limiter).retry_after_s == pytest.approx(0.1)
+    clocks.now += 0.2
+    limiter.reserve("a", 10)
+    assert refused(limiter).retry_after_s == pytest.approx(19.9)
+
+
+def test_an_idle_minute_saves_up_no_more_than_the_limit(
+    limited: Callable[..., Limiter], clocks: Clocks
+) -> None:
+    limiter = limited(requests_per_minute=2)
+    clocks.now += 3600
+    limiter.reserve("a", 1)
+    limiter.reserve("a", 1)
+    refused(limiter)
+
+
+def test_tokens_are_reserved_and_corrected(limited: Callable[..., Limiter], clocks: Clocks) -> None:
+    limiter = limited(tokens_per_minute=600)
+    reservation = limiter.reserve("a", 500)
+    assert refused(limiter, 200).retry_after_s == pytest.approx(10)
+    reservation.settle(100)
+    limiter.reserve("a", 200)
+    state = limiter.tokens_of("a")
+    assert state is not None
+    assert (state.limit, state.remaining) == (600, 300)
+    assert state.full_in_s == pytest.approx(30)
+    reservation.settle(700)
+    assert refused(limiter, 1).retry_after_s == pytest.approx(30.1), "a debt has to be worked off first"
+
+
+def test_a_request_above_the_limit_is_let_in_when_nothing_is_used(
+    limited: Callable[..., Limiter], clocks: Clocks
+) -> None:
+    limiter = limited(tokens_per_minute=100, tokens_per_day=1000)
+    limiter.reserve("a", 5).settle(5)
+    assert refused(limiter, 5000).refusal is Refusal.QUOTA_EXCEEDED
+    clocks.now += 3600
+    limiter.reserve("a", 5000)
+
+
+def test_a_refusal_takes_nothing_from_any_limit(limited: Callable[..., Limiter]) -> None:
+    limiter = limited(requests_per_minute=2, tokens_per_minute=100, tokens_per_day=150)
+    limiter.reserve("a", 90)
+    for _ in range(5):
+        refused(limiter, 50)
+    state = limiter.requests_of("a")
+    assert state is not None
+    assert (state.remaining, limiter.used_today("a")) == (1, 90)
+    limiter.reserve("a", 10)
+
+
+def test_a_refund_is_as_if_it_had_not_been_asked(limited: Callable[..., Limiter]) -> None:
+    limiter = limited(requests_per_minute=1, tokens_per_minute=100, tokens_per_day=100)
+    reservation = limiter.reserve("a", 100)
+    refused(limiter)
+    reservation.refund()
+    reservation.refund()
+    assert limiter.used_today("a") == 0
+    limiter.reserve("a", 100)
+
+
+def test_a_quota_lasts_till_midnight_utc(limited: Callable[..., Limiter], clocks: Clocks) -> None:
+    limiter = limited(tokens_per_day=1000)
+    old = limiter.reserve("a", 800)
+    no = refused(limiter, 300)
+    assert (no.refusal, no.retry_after_s) == (Refusal.QUOTA_EXCEEDED, 3600)
+    clocks.now += 3599
+    refused(limiter, 300)
+    clocks.now += 2
+    limiter.reserve("a", 300)
+    assert limiter.used_today("a") == 300
+    old.settle(5000)
+    assert limiter.used_today("a") == 300, "what was asked yesterday is not counted today"
+
+
+def test_what_the_day_saw_before_a_restart_counts(limited: Callable[..., Limiter]) -> None:
+    limiter = limited(tokens_per_day=1000)
+    limiter.restore(START.date() - datetime.timedelta(days=1), {"a": 900})
+    assert limiter.used_today("a") == 0
+    limiter.restore(START.date(), {"a": 900, "gone": 5})
+    refused(limiter, 101)
+    limiter.reserve("a", 100)
+
+
+def test_new_limits_keep_what_was_used(limited: Callable[..., Limiter], clocks: Clocks) -> None:
+    limiter = limited(requests_per_minute=10, tokens_per_day=100)
+    for _ in range(5):
+        limiter.reserve("a", 10)
+    limiter.configure({"a": TenantLimits(requests_per_minute=6, tokens_per_day=60), "b": TenantLimits()})
+    limiter.reserve("a", 10)
+    assert refused(limiter, 0).refusal is Refusal.RATE_LIMITED
+    clocks.now += 60
+    assert refused(limiter).refusal is Refusal.QUOTA_EXCEEDED
+    limiter.configure({})
+    limiter.reserve("a", 1e9)
+    assert (limiter.requests_of("a"), limiter.tokens_of("a"), limiter.used_today("a")) == (None, None, 0)
+
+
+def test_who_has_no_limits_is_never_refused(limited: Callable[..., Limiter]) -> None:
+    limiter = limited(requests_per_minute=1)
+    for _ in range(100):
+        limiter.reserve("b", 1e6).settle(1e9)
+    assert limiter.requests_of("b") is None
+
+
+class Limits(RuleBasedStateMachine):
+    """Whatever happens: the day's count is what was reserved, settled and not refunded, and a refused
+    request finds the limits as they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clocks = Clocks()
+        self.limiter = Limiter(self.clocks.time, self.clocks.utc)
+        self.limiter.configure(
+            {"a": TenantLimits(requests_per_minute=5, tokens_per_minute=1000, tokens_per_day=20_000)}
+        )
+        self.day = self.limiter.day
+        self.live: list[tuple[Reservation, datetime.date]] = []
+        self.counted: dict[int, float] = {}
+
+    @rule(tokens=st.integers(0, 3000))
+    def reserve(self, tokens: int) -> None:
+        before = self._seen()
+        no: Refused | None = None
+        try:
+            reservation = self.limiter.reserve("a", tokens)
+        except Refused as refused:
+            no = refused
+        if no is not None:
+            assert (no.retry_after_s or 0) > 0
+            assert self._seen() == before
+            return
+        self._new_day()
+        self.live.append((reservation, self.limiter.day))
+        self.counted[id(reservation)] = tokens
+
+    @rule(tokens=st.integers(0, 3000), which=st.integers(0, 100))
+    def settle(self, tokens: int, which: int) -> None:
+        if self.live:
+            reservation, day = self.live[which % len(self.live)]
+            reservation.settle(tokens)
+            if day == self.limiter.day:
+                self.counted[id(reservation)] = tokens
+
+    @rule(which=st.integers(0, 100))
+    def refund(self, which: int) -> None:
+        if self.live:
+            reservation, day = self.live.pop(which % len(self.live))
+            reservation.refund()
+            if day == self.limiter.day:
+                self.counted.pop(id(reservation), None)
+
+    @rule(seconds=st.sampled_from([0.5, 7, 61, 3700, 90_000]))
+    def wait(self, seconds: float) -> None:
+        self.clocks.now += seconds
+        self.limiter.used_today("a")
+        self._new_day()
+
+    @invariant()
+    def the_day_adds_up(self) -> None:
+        assert self.limiter.used_today("a") == pytest.approx(sum(self.counted.values()))
+
+    @invariant()
+    def nothing_is_above_its_limit(self) -> None:
+        for state in (self.limiter.requests_of("a"), self.limiter.tokens_of("a")):
+            assert state is not None
+            assert 0 <= state.remaining <= state.limit
+            assert state.full_in_s >= 0
+
+    def _seen(self) -> tuple[object, ...]:
+        return self.limiter.requests_of("a"), self.limiter.tokens_of("a"), self.limiter.used_today("a")
+
+    def _new_day(self) -> None:
+        if self.limiter.day != self.day:
+            self.day = self.limiter.day
+            self.counted.clear()
+
+
+Limits.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLimits = Limits.TestCase
