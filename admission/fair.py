@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from admission.demand import Demand, Priority
@@ -160,6 +160,29 @@ class Order:
         standing.share.finish = standing.start + cost / weight
         self.moved(standing.share)
         return Charge(self, standing.share, cost, weight)
+
+    def ahead(self, flow: Flow, ticket: Ticket) -> int:
+        """How many tickets would be served here before this one, if nobody else came. O(tickets)."""
+        mine = self._tag(flow, ticket)
+        rivals = {rival for share in self._shares.values() for rival in share.flows} - {flow}
+        before = sum(1 for seq in flow.tickets if seq < ticket.seq)
+        for rival in rivals:
+            if rival.kind[0] is flow.kind[0]:
+                before += sum(1 for tag in self._tags(rival) if tag < mine)
+            elif rival.kind[0] < flow.kind[0]:
+                before += len(rival.tickets)
+        return before
+
+    def _tag(self, flow: Flow, ticket: Ticket) -> tuple[float, int]:
+        return next(tag for tag in self._tags(flow) if tag[1] == ticket.seq)
+
+    def _tags(self, flow: Flow) -> Iterator[tuple[float, int]]:
+        """Start tag and number of each ticket of a flow, were its tickets all that its tenant has here."""
+        weight = self._weights.get(flow.tenant, 1.0)
+        start = flow.standings[self].start
+        for ticket in flow.tickets.values():
+            yield start, ticket.seq
+            start += ticket.demand.cost / weight
 
     # -- for flows and charges
 

@@ -201,6 +201,11 @@ class Limiter:
         account = self._accounts.get(tenant)
         return account.tokens.state(self.clock()) if account and account.tokens else None
 
+    def quota_of(self, tenant: str) -> int | None:
+        """Tokens a day; None without such a limit."""
+        account = self._accounts.get(tenant)
+        return account.limits.tokens_per_day if account else None
+
     def used_today(self, tenant: str) -> float:
         """Tokens, those that are reserved included; 0 for a tenant without limits."""
         self._turn_the_day()

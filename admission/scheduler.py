@@ -264,6 +264,17 @@ class Scheduler:
         slots = max(1, sum(pool.total for pool in lane.pools))
         return service * (len(lane.waiting) + 1) / slots
 
+    def place(self, ticket: Ticket) -> tuple[int, float]:
+        """The position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
+
+        An estimate: as the queue stands now, and at the pool where most is behind it. O(waiting tickets).
+        """
+        lane = self._lanes[ticket.demand.model]
+        flow = lane.flow(ticket.demand)
+        position = 1 + min((gate.order.ahead(flow, ticket) for gate in lane.gates), default=0)
+        service = mean_service_s(lane.pools) or _UNKNOWN_SERVICE_S
+        return position, service * position / max(1, sum(pool.total for pool in lane.pools))
+
     # -- mechanism
 
     def _admit(self, demand: Demand) -> Lane:

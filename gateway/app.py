@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import Caller
 from gateway.doors import DOORS, Door
-from gateway.endpoints.admin import OperatorOnly, Status
+from gateway.endpoints.admin import CancelAny, OperatorOnly, Reload, Requests, Status
 from gateway.endpoints.ask import Ask
 from gateway.endpoints.asked import Reader
 from gateway.endpoints.by_method import ByMethod, unknown_path
@@ -25,6 +25,7 @@ from gateway.endpoints.models import ListModels, OneModel
 from gateway.endpoints.native_status import Props, Slots
 from gateway.endpoints.requests import CancelRequest
 from gateway.fleet import Fleet
+from gateway.operations import Operations
 from gateway.settings import Settings
 from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
 from middleware.authentication import presented_keys
@@ -45,9 +46,11 @@ class Keys:
 
     caller: Callable[[bytes], Caller | None]
     operator: Callable[[bytes], bool] | None = None
+    holds: Callable[[bytes], bool] = lambda _: True
+    """Whether a key of this digest is still good."""
 
 
-def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
+def routes(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations | None = None) -> list[Route]:
     reader = Reader(settings.server)
 
     def endpoint(door: Door) -> ByMethod:
@@ -63,8 +66,24 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
-        Route("/admin/status", ByMethod(GET=OperatorOnly(Status(fleet), keys.operator, presented_keys))),
+        *_operators(fleet, keys, operations or Operations()),
         Route("/ready", ByMethod(GET=Ready(fleet))),
+    ]
+
+
+def _operators(fleet: Fleet, keys: Keys, operations: Operations) -> list[Route]:
+    def route(path: str, **endpoints: ASGIApp) -> Route:
+        guarded = {
+            method: OperatorOnly(endpoint, keys.operator, presented_keys)
+            for method, endpoint in endpoints.items()
+        }
+        return Route(path, ByMethod(**guarded))
+
+    return [
+        route("/admin/status", GET=Status(fleet)),
+        route("/admin/requests", GET=Requests(fleet)),
+        route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
+        route("/admin/reload", POST=Reload(operations)),
     ]
 
 
@@ -77,10 +96,10 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
     return shown
 
 
-def stack(settings: Settings, keys: Keys) -> list[Layer]:
+def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
-    layers: list[Layer] = [RequestId, AccessLog]
+    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, fleet.history.put)]
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)
@@ -102,9 +121,11 @@ def stack(settings: Settings, keys: Keys) -> list[Layer]:
     return layers
 
 
-def build_app(settings: Settings, fleet: Fleet, keys: Keys) -> ASGIApp:
-    app: ASGIApp = Router(routes(settings, fleet, keys), redirect_slashes=False, default=unknown_path)
-    for layer in reversed(stack(settings, keys)):
+def build_app(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations | None = None) -> ASGIApp:
+    app: ASGIApp = Router(
+        routes(settings, fleet, keys, operations), redirect_slashes=False, default=unknown_path
+    )
+    for layer in reversed(stack(settings, fleet, keys)):
         app = layer(app)
     return _http_only(app)
 

@@ -59,13 +59,14 @@ class Backend:
         unix_socket: str | None = None,
         slots: int | None = None,
         shared: bool = False,
+        pool_name: str = "",
         connect_timeout_s: float = 5.0,
     ) -> None:
         self.name = name
         self.base_url = httpx.URL(base_url)
         self.api_key = api_key
         self.fixed_slots = slots
-        self.pool = SlotPool(name, slots or 0, shared=shared, admitting=False)
+        self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
         self.transport = UpstreamTransport(
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
         )

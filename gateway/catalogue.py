@@ -33,19 +33,25 @@ class Model:
 class Catalogue:
     """Rebuilt as a whole whenever a backend's models become known; looked up by name."""
 
-    def __init__(self, configured: Iterable[ModelSettings], backends: Iterable[Backend]) -> None:
+    def __init__(self, configured: Iterable[ModelSettings] = ()) -> None:
         self._configured = tuple(configured)
-        self._backends = tuple(backends)
-        self._fixed: dict[str, tuple[str, ...]] = {}
+        self._backends: dict[Backend, tuple[str, ...]] = {}
+        """With the public names that each is configured to serve; without any, it is asked."""
         self.models: dict[str, Model] = {}
         self._by_any_name: dict[str, Model] = {}
 
     def __repr__(self) -> str:
         return f"<Catalogue {', '.join(self.models) or 'empty'}>"
 
-    def fix(self, backend: Backend, names: tuple[str, ...]) -> None:
-        """This backend serves exactly these public names, whatever it says itself."""
-        self._fixed[backend.name] = names
+    def configure(self, models: Iterable[ModelSettings]) -> None:
+        self._configured = tuple(models)
+
+    def add(self, backend: Backend, names: tuple[str, ...] = ()) -> None:
+        """With names, it serves exactly these public ones, whatever it says itself."""
+        self._backends[backend] = names
+
+    def remove(self, backend: Backend) -> None:
+        del self._backends[backend]
 
     def rebuild(self) -> None:
         models = {
@@ -55,10 +61,10 @@ class Catalogue:
         upstream_names = {
             model.upstream_name: model.name for model in self._configured if model.upstream_name
         }
-        for backend in self._backends:
-            for name in self._fixed.get(backend.name, ()):
+        for backend, names in self._backends.items():
+            for name in names:
                 models.setdefault(name, Model(name)).backends.append(backend)
-            if backend.name not in self._fixed:
+            if not names:
                 for said in backend.models:
                     name = upstream_names.get(said) or public_name(said)
                     models.setdefault(name, Model(name, upstream_name=said)).backends.append(backend)
@@ -95,7 +101,9 @@ class Catalogue:
 
     def _check_complete(self) -> None:
         """Raises `CapacityError` while a backend has yet to say what it serves."""
-        silent = [b.name for b in self._backends if b.name not in self._fixed and not b.models]
+        silent = [
+            backend.name for backend, names in self._backends.items() if not names and not backend.models
+        ]
         if silent:
             raise CapacityError(
                 503, "no_backend", f"the backend {silent[0]} is not up yet", retry_after_s=2.0

@@ -41,8 +41,9 @@ def serve(config: Path | None) -> None:
     """Run the gateway."""
     settings = _loaded(config)
     from gateway.serve import serve as serve_forever
+    from gateway.settings import load
 
-    sys.exit(serve_forever(settings))
+    sys.exit(serve_forever(settings, load=lambda: load(config, os.environ)))
 
 
 @main.command()

@@ -6,7 +6,7 @@ It travels in the ASGI scope's `state`, under one key, and holds plain facts onl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from starlette.types import Scope
 
@@ -93,6 +93,34 @@ class RequestContext:
         """Seconds from the request's beginning to the first generated output."""
         return None if self.first_output_at is None else self.first_output_at - self.began_at
 
+    @property
+    def result(self) -> str:
+        """How it ended, in a word: `outcome` where that was set."""
+        if self.outcome is not None:
+            return self.outcome
+        failed = self.code is not None or self.status is None or self.status >= 400
+        return "error" if failed else "ok"
+
+    def facts(self, now: float) -> dict[str, Any]:
+        """What is told about it to operators: nothing of what was said, no key. Times in milliseconds."""
+        return {
+            "id": self.id,
+            "tenant": self.tenant.name,
+            "key": self.key,
+            "model": self.model,
+            "backend": self.backend,
+            "outcome": self.result,
+            "code": self.code,
+            "status": 499 if self.outcome == "client_gone" else self.status,
+            "stream": self.stream,
+            "queue_ms": _ms(self.queue_s),
+            "ttft_ms": _ms(self.first_output_s),
+            "total_ms": _ms(now - self.began_at),
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
+
     def server_timing(self, now: float) -> bytes:
         """The header `server-timing`, as far as known: milliseconds queued, milliseconds upstream."""
         parts = []
@@ -101,6 +129,10 @@ class RequestContext:
         if self.asked_at is not None:
             parts.append(b"upstream;dur=%.1f" % (((self.answered_at or now) - self.asked_at) * 1000))
         return b", ".join(parts) or b"queue;dur=0.0"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
 
 
 def attach(scope: Scope, context: RequestContext) -> None:

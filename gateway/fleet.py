@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from gateway.backend import Backend, BackendState
 from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
 from gateway.errors import CapacityError, GatewayError
+from gateway.history import History
 from gateway.live import LiveAnswers
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
@@ -28,47 +30,93 @@ class Fleet:
     """Belongs to the running event loop. `start` begins watching, `stop` leaves nothing behind."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
-        admission = settings.admission
-        limits = QueueLimits(
-            max_queue=admission.max_queue,
-            max_queue_per_tenant=admission.max_queue
-            if settings.anonymous
-            else admission.max_queue_per_tenant,
-            max_queue_bytes=admission.max_queue_bytes,
-            queue_timeout_s=admission.queue_timeout_s,
-        )
-        self.queue = AdmissionQueue(limits, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._environ = environ
+        self._entries: dict[str, BackendSettings] = {}
+        self.queue = AdmissionQueue(_queue_limits(settings), loop)
         self.scheduler = self.queue.scheduler
-        self.tenants = tuple(tenant.name for tenant in settings.tenants)
+        self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.live = LiveAnswers()
+        self.history = History()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
-        self.limiter = Limiter(asyncio.get_running_loop().time, lambda: datetime.now(UTC))
-        self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
+        self.tenants: tuple[str, ...] = ()
+        self.backends: dict[str, Backend] = {}
+        self.monitors: dict[str, Monitor] = {}
+        self._retired: set[Backend] = set()
+        """Backends that the configuration no longer has, and whose last requests still run."""
+        self._serving: dict[str, Backend] = {}
+        """By the name of their pool, the retired ones included."""
+        self._pools = itertools.count(1)
+        self.catalogue = Catalogue()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._started = False
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Go on with these settings. A backend whose entry has changed is replaced: what runs on the old one
+        ends there.
+        """
+        self.scheduler.limits = _queue_limits(settings)
         self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
         self.scheduler.set_concurrency(
             {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
         )
-        self.backends = {
-            entry.name: _backend(entry, environ, settings.timeouts.connect_s) for entry in settings.backends
-        }
-        self.catalogue = Catalogue(settings.models, self.backends.values())
-        self.monitors = {
-            entry.name: Monitor(
-                self.backends[entry.name],
-                interval_s=entry.health_interval_s,
-                quarantine_max_s=admission.quarantine_max_s,
-                ask_models=not entry.models,
-                on_slots=self.scheduler.dispatch,
-            )
-            for entry in settings.backends
-        }
-        for entry in settings.backends:
-            backend = self.backends[entry.name]
-            backend.on_change = self._changed
-            backend.pool.on_quarantine = self.monitors[entry.name].nudge
-            if entry.models:
-                self.catalogue.fix(backend, entry.models)
+        self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
+        self.tenants = tuple(tenant.name for tenant in settings.tenants)
+        self.buffers.total_bytes = settings.streaming.stream_buffers_total_bytes
+        wanted = {entry.name: entry for entry in settings.backends}
+        for name in [name for name, entry in self._entries.items() if wanted.get(name) != entry]:
+            self._retire(name)
+        for name, entry in wanted.items():
+            if name not in self._entries:
+                self._add(entry, settings)
+        self.backends = {name: self.backends[name] for name in wanted}
+        self.catalogue.configure(settings.models)
         self._reroute()
+
+    def _add(self, entry: BackendSettings, settings: Settings) -> None:
+        pool_name = entry.name if entry.name not in self._serving else f"{entry.name}#{next(self._pools)}"
+        backend = _backend(entry, pool_name, self._environ, settings.timeouts.connect_s)
+        monitor = Monitor(
+            backend,
+            interval_s=entry.health_interval_s,
+            quarantine_max_s=settings.admission.quarantine_max_s,
+            ask_models=not entry.models,
+            on_slots=self.scheduler.dispatch,
+        )
+        backend.on_change = self._changed
+        backend.pool.on_quarantine = monitor.nudge
+        self._entries[entry.name] = entry
+        self.backends[entry.name] = self._serving[pool_name] = backend
+        self.monitors[entry.name] = monitor
+        self.catalogue.add(backend, entry.models)
+        if self._started:
+            monitor.start()
+
+    def _retire(self, name: str) -> None:
+        backend, monitor = self.backends.pop(name), self.monitors.pop(name)
+        del self._entries[name]
+        self.catalogue.remove(backend)
+        backend.pool.admitting = False
+        backend.on_change = lambda _: None
+        self._retired.add(backend)
+
+        def idle() -> None:
+            task = asyncio.get_running_loop().create_task(self._close(backend, monitor))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+        if backend.pool.leases:
+            backend.pool.on_idle = idle
+        else:
+            idle()
+
+    async def _close(self, backend: Backend, monitor: Monitor) -> None:
+        """Its last request has ended: what its answer still says to the client does not need it."""
+        self._retired.discard(backend)
+        self._serving.pop(backend.pool.name, None)
+        await monitor.stop()
+        await backend.aclose()
 
     def __repr__(self) -> str:
         return f"<Fleet {list(self.backends.values())!r}>"
@@ -78,6 +126,7 @@ class Fleet:
         return any(backend.state is BackendState.READY for backend in self.backends.values())
 
     def start(self) -> None:
+        self._started = True
         for monitor in self.monitors.values():
             monitor.start()
 
@@ -93,11 +142,13 @@ class Fleet:
         self.queue.close()
         for monitor in self.monitors.values():
             await monitor.stop()
-        for backend in self.backends.values():
+        for backend in [*self.backends.values(), *self._retired]:
             await backend.aclose()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=1.0)
 
     def backend_of(self, pool_name: str) -> Backend:
-        return self.backends[pool_name]
+        return self._serving[pool_name]
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.
@@ -106,7 +157,7 @@ class Fleet:
         """
         if not error.retry_safe or lease.delivered:
             return False
-        backend = self.backends[lease.pool_name]
+        backend = self._serving[lease.pool_name]
         loading = error.status == 503
         if backend.state is BackendState.READY:
             backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
@@ -128,11 +179,23 @@ class Fleet:
         )
 
 
+def _queue_limits(settings: Settings) -> QueueLimits:
+    admission = settings.admission
+    return QueueLimits(
+        max_queue=admission.max_queue,
+        max_queue_per_tenant=admission.max_queue if settings.anonymous else admission.max_queue_per_tenant,
+        max_queue_bytes=admission.max_queue_bytes,
+        queue_timeout_s=admission.queue_timeout_s,
+    )
+
+
 def _limits(tenant: Tenant) -> TenantLimits:
     return TenantLimits(tenant.requests_per_minute, tenant.tokens_per_minute, tenant.tokens_per_day)
 
 
-def _backend(entry: BackendSettings, environ: Mapping[str, str], connect_timeout_s: float) -> Backend:
+def _backend(
+    entry: BackendSettings, pool_name: str, environ: Mapping[str, str], connect_timeout_s: float
+) -> Backend:
     assert entry.base_url is not None, "a backend with a command is given its URL when its process starts"
     return Backend(
         entry.name,
@@ -141,5 +204,6 @@ def _backend(entry: BackendSettings, environ: Mapping[str, str], connect_timeout
         unix_socket=entry.unix_socket,
         slots=entry.slots,
         shared=entry.shared,
+        pool_name=pool_name,
         connect_timeout_s=connect_timeout_s,
     )

@@ -27,6 +27,8 @@ class Generation:
     options: FrameOptions
     supersedes: bytes = b""
     """The client's key under which the latest request wins; empty: none."""
+    queue_events: bool = False
+    """The client wants to be told its place in the queue."""
 
     def meter(self) -> Meter:
         return Meter(parts=self.options.parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -55,6 +55,23 @@ class LiveAnswers:
         ]
         for answer in found:
             answer.cut(ClientError("cancelled", "the request was cancelled", status=409))
+        return len(found)
+
+    @property
+    def contexts(self) -> list[RequestContext]:
+        """Of the requests under way, the latest first."""
+        return list(reversed(self._answers.values()))
+
+    def revoke(self, holds: Callable[[bytes], bool]) -> int:
+        """End those that wait under a key which is no longer good; returns how many. What runs goes on."""
+        found = [
+            answer
+            for answer, context in self._answers.items()
+            if context.granted_at is None and context.key_digest and not holds(context.key_digest)
+        ]
+        for answer in found:
+            message = "the API key was revoked while the request waited"
+            answer.cut(ClientError("invalid_api_key", message, status=401, kind="authentication_error"))
         return len(found)
 
     def cut(self, error: GatewayError) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -12,17 +14,17 @@ from datetime import UTC, datetime
 
 import structlog
 import uvloop
-from starlette.types import ASGIApp
 
-from gateway.app import Keys, build_app
+from gateway.app import Keys
 from gateway.children import Children
 from gateway.context import Caller, TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
 from gateway.logs import configure_logging
 from gateway.open_files import allow_connections
+from gateway.reloading import LiveGateway, Load
 from gateway.server import ListenError, Server
-from gateway.settings import Settings, Tenant
+from gateway.settings import Settings, SettingsError, Tenant
 from gateway.stopping import stop_signals
 
 __all__ = ["Moments", "assemble", "keys_of", "serve"]
@@ -41,38 +43,68 @@ class Moments:
     listening: Callable[[], None] = lambda: None
 
 
-def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
+def serve(
+    settings: Settings,
+    children: Children | None = None,
+    moments: Moments | None = None,
+    load: Load | None = None,
+) -> int:
     """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
 
+    `load` reads the configuration again, at SIGHUP and for an operator who asks.
     `children` are the processes behind the backends with a command; left out, the settings say what to run.
     Raises what `moments.started` raises.
     """
     configure_logging()
     allow_connections(settings.server.max_connections)
     try:
-        uvloop.run(_serve(settings, children or Children.of(settings, os.environ), moments or Moments()))
+        uvloop.run(
+            _serve(settings, children or Children.of(settings, os.environ), moments or Moments(), load)
+        )
     except ListenError as error:
         print(error, file=sys.stderr)
         return CANNOT_LISTEN
     return 0
 
 
-async def _serve(settings: Settings, children: Children, moments: Moments) -> None:
+async def _serve(settings: Settings, children: Children, moments: Moments, load: Load | None) -> None:
     async with children:
         if moments.started is not None:
             await moments.started()
         with stop_signals() as stop:
-            async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+            located, environ = children.located(settings), children.environ(os.environ)
+            async with assemble(located, environ, written=settings, load=load) as (app, fleet):
                 children.follow(fleet.monitors)
+                hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
                 server = Server(app, settings.server)
                 await server.listen()
                 log.info("listening", url=server.url)
                 _settle_the_collector()
                 moments.listening()
                 await stop.wait()
+                hangups.cancel()
                 log.info("draining", grace_s=settings.server.shutdown_grace_s)
                 await server.drain(refuse=fleet.drain, cut=fleet.cut)
     log.info("stopped")
+
+
+async def _reload_at_hangup(app: LiveGateway, load: Load | None) -> None:
+    """SIGHUP, as daemons have it: the configuration is read again. Faults are logged, and nothing changes."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        while await asked.wait():
+            asked.clear()
+            if load is None:
+                log.warning("nothing to reload: this gateway runs without a configuration file")
+                continue
+            try:
+                await app.reload()
+            except SettingsError as error:
+                log.error("configuration not reloaded", faults=str(error))
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 def _settle_the_collector() -> None:
@@ -85,11 +117,15 @@ def _settle_the_collector() -> None:
 
 @asynccontextmanager
 async def assemble(
-    settings: Settings, environ: Mapping[str, str] = os.environ
-) -> AsyncIterator[tuple[ASGIApp, Fleet]]:
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    written: Settings | None = None,
+    load: Load | None = None,
+) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
     """The application and its backends in the running event loop. Nothing is left when it is left."""
     fleet = Fleet(settings, environ)
-    app = build_app(settings, fleet, keys_of(settings))
+    app = LiveGateway(settings, fleet, keys_of, written=written, load=load)
     fleet.start()
     try:
         yield app, fleet
@@ -109,7 +145,10 @@ def keys_of(settings: Settings) -> Keys:
         expired = known.expired(datetime.now(UTC).date())
         return Caller(identities[known.holder.name], known.name, known.digest, expired)
 
-    return Keys(caller_of, ring.is_operator if ring.has_operator else None)
+    def holds(digest: bytes) -> bool:
+        return ring.holds(digest, datetime.now(UTC).date())
+
+    return Keys(caller_of, ring.is_operator if ring.has_operator else None, holds)
 
 
 def _identity(tenant: Tenant) -> TenantIdentity:

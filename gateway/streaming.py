@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from starlette.types import Receive, Scope, Send
 
@@ -28,6 +29,8 @@ from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 __all__ = ["StreamingAnswer"]
 
 ABORT_WAIT_S = 1.0
+QUEUE_EVENT_S = 1.0
+"""How often a waiting client is told of a new place in the queue at most."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -135,12 +138,42 @@ class StreamingAnswer:
         context.queued_at = context.queued_at or self._loop.time()
         self._out = out
         ticket = self._ticket = submit(self._fleet.queue, demand, out.wake)
-        with owned(ticket, self._fleet.scheduler):
+        with owned(ticket, self._fleet.scheduler), self._place_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cut_error is not None:
                 raise self._cut_error
         context.granted_at = self._loop.time()
         return granted(ticket, self._fleet.scheduler)
+
+    @contextlib.contextmanager
+    def _place_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
+        """While the ticket waits, its client hears where it stands, if it asked: at once, then at changes."""
+        if not self._generation.queue_events:
+            yield
+            return
+        timer: asyncio.TimerHandle | None = None
+        told = 0
+
+        def tell() -> None:
+            nonlocal timer, told
+            if not ticket.queued or out.closing:
+                return
+            try:
+                position, eta_s = self._fleet.scheduler.place(ticket)
+                if position != told:
+                    told = position
+                    out.put(b": queued position=%d eta=%.1fs\n\n" % (position, eta_s))
+                    out.wake()
+            except Exception as error:
+                out.fail(error)
+            timer = self._loop.call_later(QUEUE_EVENT_S, tell)
+
+        tell()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""

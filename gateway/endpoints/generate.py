@@ -90,6 +90,7 @@ class Generate:
                 withhold_usage=upgrade.usage,
                 parts=request.parts,
             ),
+            queue_events=dict(scope["headers"]).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
 

@@ -9,7 +9,7 @@ from gateway.errors import ClientError
 from gateway.live import LiveAnswers
 from gateway.replies import send_json
 
-__all__ = ["CancelRequest"]
+__all__ = ["CancelRequest", "cancel"]
 
 
 class CancelRequest:
@@ -17,8 +17,12 @@ class CancelRequest:
         self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = scope["path_params"]["id"]
-        cancelled = self._live.cancel(request_id, context_of(scope).tenant.name)
-        if not cancelled:
-            raise ClientError("request_not_found", "no request of this id is under way", status=404)
-        await send_json(send, 200, {"id": request_id, "cancelled": cancelled})
+        await cancel(self._live, scope["path_params"]["id"], context_of(scope).tenant.name, send)
+
+
+async def cancel(live: LiveAnswers, request_id: str, tenant: str | None, send: Send) -> None:
+    """End the live requests with this id, of this tenant or of any, and say how many there were."""
+    cancelled = live.cancel(request_id, tenant)
+    if not cancelled:
+        raise ClientError("request_not_found", "no request of this id is under way", status=404)
+    await send_json(send, 200, {"id": request_id, "cancelled": cancelled})

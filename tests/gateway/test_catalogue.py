@@ -21,10 +21,9 @@ def backend(name: str, *models: str, n_ctx: int | None = None) -> Backend:
 
 def catalogue(*backends: Backend, models: tuple[Model, ...] = (), **fixed: tuple[str, ...]) -> Catalogue:
     """The catalogue of these backends; `fixed` names what some are configured to serve."""
-    made = Catalogue(models, backends)
+    made = Catalogue(models)
     for each in backends:
-        if each.name in fixed:
-            made.fix(each, fixed[each.name])
+        made.add(each, fixed.get(each.name, ()))
     made.rebuild()
     return made
 

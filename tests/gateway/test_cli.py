@@ -85,12 +85,13 @@ def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(tmp_path: Path) ->
 
 
 def test_serve_runs_the_settings_and_exits_as_the_server_does(
-    config: Callable[[str], str], stand_in: Callable[[str, Callable[[object], int]], None]
+    config: Callable[[str], str], stand_in: Callable[[str, Callable[..., int]], None]
 ) -> None:
     served: list[object] = []
 
-    def serve(settings: object) -> int:
+    def serve(settings: object, *, load: Callable[[], Settings]) -> int:
         served.append(settings)
+        assert load() == settings, "it can be read again"
         return 3
 
     stand_in("serve", serve)

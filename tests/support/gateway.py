@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from gateway.fleet import Fleet
+from gateway.reloading import LiveGateway, Load
 from gateway.serve import assemble
 from gateway.server import Server
 from gateway.settings import Settings, parse
@@ -71,8 +72,9 @@ def settings_for(
 class Gateway:
     """What a test talks to and looks into."""
 
-    def __init__(self, server: Server, fleet: Fleet, log: Log) -> None:
+    def __init__(self, server: Server, fleet: Fleet, log: Log, app: LiveGateway) -> None:
         self.server = server
+        self.app = app
         self.fleet = fleet
         self.log = log
         self.url = server.url
@@ -96,10 +98,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIterator[Gateway]:
+async def running_gateway(
+    settings: Settings, *, ready: bool = True, load: Load | None = None
+) -> AsyncIterator[Gateway]:
     before = asyncio.all_tasks()
     with logged() as log:
-        async with _listening(settings, log) as gateway:
+        async with _listening(settings, log, load) as gateway:
             if ready:
                 await gateway.until(lambda: gateway.fleet.ready)
             yield gateway
@@ -108,11 +112,11 @@ async def running_gateway(settings: Settings, *, ready: bool = True) -> AsyncIte
 
 
 @asynccontextmanager
-async def _listening(settings: Settings, log: Log) -> AsyncIterator[Gateway]:
-    async with assemble(settings) as (app, fleet):
+async def _listening(settings: Settings, log: Log, load: Load | None) -> AsyncIterator[Gateway]:
+    async with assemble(settings, load=load) as (app, fleet):
         server = Server(app, settings.server)
         await server.listen()
-        gateway = Gateway(server, fleet, log)
+        gateway = Gateway(server, fleet, log, app)
         try:
             yield gateway
             await gateway.until(lambda: gateway.idle)

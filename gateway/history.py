@@ -1,0 +1,32 @@
+"""The last requests, as the operator sees them: plain facts, kept in memory, the oldest forgotten."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from gateway.context import RequestContext
+
+__all__ = ["History"]
+
+KEPT = 500
+
+
+class History:
+    def __init__(self) -> None:
+        self._entries: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self._entries)} requests>"
+
+    def put(self, context: RequestContext, now: float) -> None:
+        """The request is over. Those that asked for no model (pages, health, status) are not kept."""
+        if context.model is not None:
+            self._entries.appendleft({"ended_s": now, **context.facts(now)})
+
+    def newest(self, now: float) -> list[dict[str, Any]]:
+        return [
+            {name: value for name, value in entry.items() if name != "ended_s"}
+            | {"age_s": round(now - entry["ended_s"], 3)}
+            for entry in self._entries
+        ]

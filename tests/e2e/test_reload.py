@@ -1,0 +1,170 @@
+"""The configuration read again while requests run: whole or not at all."""
+
+from typing import Any
+
+import pytest
+
+from gateway.keys import hash_key
+from gateway.settings import Settings, SettingsError
+from tests.support.client import request_bytes
+from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
+from tests.support.notation import END, STOP, H, T, answer, chunked
+from tests.support.script import Fin, Gate, Script, Stall, Write
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+OPERATOR = b"authorization: Bearer sg-operator"
+SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
+A, B = b"x-api-key: sg-a", b"x-api-key: sg-b"
+WHOLE: Script = [Write(answer(200, {"choices": []}))]
+
+
+def tenants(*names: str, **more: object) -> list[dict[str, Any]]:
+    return [{"name": name, "key_hashes": [hash_key(f"sg-{name}")], **more} for name in names]
+
+
+class Configuration:
+    """What the file says; a test changes it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Settings | SettingsError = settings
+
+    def load(self) -> Settings:
+        if isinstance(self.settings, SettingsError):
+            raise self.settings
+        return self.settings
+
+
+async def reloaded(gateway: Gateway) -> tuple[int, dict[str, Any]]:
+    async with await gateway.client() as client:
+        await client.request("POST", "/admin/reload", OPERATOR)
+        return client.status, await client.json()
+
+
+async def test_keys_and_limits_of_the_new_file_count_from_then_on() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu:
+        before = settings_for(fu.url, server=SERVER, tenant=tenants("a"))
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            assert [(await ask(gateway.url, key, stream=False)).status for key in (A, B)] == [200, 401]
+            file.settings = settings_for(fu.url, server=SERVER, tenant=tenants("b", requests_per_minute=1))
+            assert await reloaded(gateway) == (
+                200,
+                {"reloaded": True, "needs_restart": [], "revoked": 0},
+            )
+            statuses = [(await ask(gateway.url, key, stream=False)).status for key in (A, B, B)]
+            assert statuses == [401, 200, 429]
+
+
+async def test_a_file_with_faults_changes_nothing_and_its_faults_are_told() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu:
+        before = settings_for(fu.url, server=SERVER, tenant=tenants("a"))
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            with pytest.raises(SettingsError) as faults:
+                settings_for(fu.url, server=SERVER, tenant=tenants("b", weight=-1))
+            file.settings = faults.value
+            status, said = await reloaded(gateway)
+            assert (status, said["error"]["code"]) == (400, "invalid_configuration")
+            assert "weight" in said["error"]["message"]
+            assert [(await ask(gateway.url, key, stream=False)).status for key in (A, B)] == [200, 401]
+
+
+async def test_what_only_a_new_process_can_change_is_named() -> None:
+    fu = ScriptedUpstream()
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            file.settings = settings_for(fu.url, server={**SERVER, "keep_alive_s": 5})
+            assert (await reloaded(gateway))[1]["needs_restart"] == ["server.keep_alive_s"]
+
+
+async def test_a_revoked_key_ends_what_waits_and_leaves_what_runs() -> None:
+    gate = Gate()
+    fu = ScriptedUpstream(
+        scripts={
+            CHAT: [Write(H + chunked(T("a"))), gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
+        }
+    )
+    fu.llama.total_slots = 1
+    async with fu:
+        before = settings_for(fu.url, server=SERVER, tenant=tenants("a", "b"))
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            running, waiting = await gateway.client(), await gateway.client()
+            await running.post(CHAT, chat(), A)
+            await waiting.send(request_bytes("POST", CHAT, A, json=chat(stream=False)))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            file.settings = settings_for(fu.url, server=SERVER, tenant=tenants("b"))
+            assert (await reloaded(gateway))[1]["revoked"] == 1
+            await waiting.head()
+            assert waiting.status == 401
+            gate.event.set()
+            frames = [frame async for frame in running.frames()]
+            assert frames[-1].data == b"data: [DONE]\n\n"
+            running.close()
+            waiting.close()
+            assert len(fu.generations) == 1
+
+
+async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_runs() -> None:
+    gate = Gate()
+    ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
+    old = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("old"))), *ending]})
+    new = ScriptedUpstream(
+        scripts={CHAT: [Write(H + chunked(T("new"), STOP, b"data: [DONE]\n\n") + END), Fin()]}
+    )
+    old.llama.total_slots = 1
+    async with old, new:
+        before = settings_for(old.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            running, waiting = await gateway.client(), await gateway.client()
+            await running.post(CHAT, chat(), OPERATOR)
+            await waiting.send(request_bytes("POST", CHAT, json=chat()))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            file.settings = settings_for(new.url, server=SERVER)
+            assert (await reloaded(gateway))[0] == 200
+            await waiting.head()
+            got = [frame.data async for frame in waiting.frames()]
+            assert b"new" in got[0]
+            gate.event.set()
+            assert [frame.data async for frame in running.frames()][-1] == b"data: [DONE]\n\n"
+            running.close()
+            waiting.close()
+            await gateway.until(lambda: not gateway.fleet._retired)
+            await old.at_most_open(0)
+
+
+async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    fu.llama.total_slots = 1
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            running, waiting = await gateway.client(), await gateway.client()
+            await running.post(CHAT, chat())
+            await waiting.send(request_bytes("POST", CHAT, json=chat(stream=False)))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            other = settings_for(fu.url, server=SERVER)
+            [backend] = other.backends
+            file.settings = other.model_copy(
+                update={"backends": (backend.model_copy(update={"models": ("other",)}),)}
+            )
+            await reloaded(gateway)
+            await waiting.head()
+            assert waiting.status == 503
+            running.close()
+            waiting.close()
+
+
+async def test_without_a_file_there_is_nothing_to_reload() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        status, said = await reloaded(gateway)
+        assert (status, said["error"]["code"]) == (409, "nothing_to_reload")
