@@ -12,7 +12,9 @@ import orjson
 import pytest
 
 from gateway.app import Keys, build_app
+from gateway.context import TenantIdentity
 from gateway.doors import DOORS
+from gateway.generation_request import GenerationRequest, Upgrade
 from gateway.keys import hash_key
 from tests.support.answer import Answer, fetch
 from tests.support.connection import Request
@@ -486,8 +488,7 @@ async def test_a_silence_is_broken_in_the_protocols_form(way: Way, form: str) ->
             if form == "off":
                 await client.head()
             frames = [frame async for frame in client.frames()]
-    first = [frame.data for frame in frames][0]
-    assert first.startswith(_first_of(way, form)), frames
+    assert frames[0].data.startswith(_first_of(way, form)), frames
     assert way.text(frames).startswith(TEXT)
     assert says_success(frames[-1].data)
 
@@ -515,16 +516,37 @@ def _first_of(way: Way, form: str) -> bytes:
 
 @IN_ALL_WIDE_MODES
 async def test_a_wide_request_holds_as_many_slots_as_it_uses(way: Way, *, stream: bool) -> None:
-    gate = Gate()
-    fu = upstream_of(way, [gate, *whole(way)], slots=4)
+    fu = upstream_of(way, [Stall()])
     async with fu, serving(fu.url) as gateway:
-        asking = asyncio.create_task(way.ask(gateway.url, stream=False, **(way.sample.wide or {})))
-        await fu.generation()
-        assert slots_of(gateway).leased == 3
-        gate.event.set()
-        assert (await asking).status == 200
+        async with await gateway.client() as client:
+            await client.send(way.request(stream=stream, **(way.sample.wide or {})))
+            await fu.generation()
+            assert slots_of(gateway).leased == 3
+        await gateway.until(lambda: slots_of(gateway).free == 4)
+
+
+COUNTED_ALONE = [way for way in STREAMING if way.sample.wide and way.door.dialect.done == b""]
+
+
+@pytest.mark.parametrize("way", COUNTED_ALONE, ids=repr)
+async def test_a_stream_of_several_parts_ends_with_the_last_of_them(way: Way) -> None:
+    """Where every part says its own end and nothing says the end of all."""
+    last = chunked(way.sample.events[-1])
+    fu = upstream_of(way, [Write(H + way.head() + last), Write(last), Write(last + END), Fin()])
+    async with fu, serving(fu.url) as gateway:
+        frames = await way.frames(gateway.url, **(way.sample.wide or {}))
         assert slots_of(gateway).free == 4
-    assert stream in (True, False)
+    assert [says_success(frame.data) for frame in frames[-4:]] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("way", COUNTED_ALONE, ids=repr)
+async def test_a_stream_of_which_a_part_did_not_end_is_an_error(way: Way) -> None:
+    last = chunked(way.sample.events[-1])
+    fu = upstream_of(way, [Write(H + way.head() + last + last + END), Fin()])
+    async with fu, serving(fu.url) as gateway:
+        frames = await way.frames(gateway.url, **(way.sample.wide or {}))
+        assert line_of(gateway)["code"] == TRUNCATED
+    assert not says_success(frames[-1].data)
 
 
 COUNTED = [way for way in SLOTTED if way.door.body.count_names]
@@ -548,6 +570,7 @@ OWN_LIMIT = {
     "messages": "max_tokens",
     "native": "n_predict",
     "infill": "n_predict",
+    "transcriptions": "max_tokens",
 }
 
 
@@ -569,26 +592,35 @@ async def test_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(wa
     own = OWN_LIMIT[way.door.name]
     limits = tenant_with(max_tokens_default=20, max_tokens_limit=50)
     others = dict.fromkeys(way.door.body.limit_names)
-    assert (await sent(way, limits, **others))[own] == 20
-    assert (await sent(way, limits, **{**others, own: 30}))[own] == 30
-    assert (await sent(way, limits, **{**others, own: 500}))[own] == 50
-    for name in way.door.body.limit_names:
-        assert (await sent(way, limits, **{**others, own: 30, name: 500}))[name] == 50
-    if way.door.name != "messages":
+    asked: list[tuple[dict[str, int], str, int]] = [
+        ({}, own, 20),
+        ({own: 30}, own, 30),
+        ({own: 500}, own, 50),
+    ]
+    asked += [({own: 30, name: 500}, name, 50) for name in others]
+    for members, name, expected in asked:
+        assert int((await sent(way, limits, **{**others, **members}))[name]) == expected
+    if "n_predict" in others:
         assert (await sent(way, limits, **{**others, "n_predict": -1}))["n_predict"] == 20
 
 
-@pytest.mark.parametrize("way", LIMITED, ids=repr)
-async def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(way: Way) -> None:
-    for asked in (True, None, False):
-        assert (await sent(way, tenant_with(isolate_cache=True), cache_prompt=asked))["cache_prompt"] is False
-    assert "cache_prompt" not in await sent(way, tenant_with())
+@pytest.mark.parametrize("way", [way for way in LIMITED if not way.door.multipart], ids=repr)
+@pytest.mark.parametrize("asked", [{}, {"cache_prompt": True}, {"cache_prompt": None}])
+def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(
+    way: Way, asked: dict[str, Any]
+) -> None:
+    body = way.sample.body | asked
+    request = GenerationRequest.of(body, way.door.body)
+    isolated = TenantIdentity("t", isolate_cache=True)
+    assert request.changes(body, isolated, None, Upgrade())["cache_prompt"] == b"false"
+    assert "cache_prompt" not in request.changes(body, TenantIdentity("t"), None, Upgrade())
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)
 async def test_a_slot_is_not_the_clients_to_choose(way: Way) -> None:
-    assert "id_slot" not in await sent(way, tenant_with(), id_slot=2)
+    """But for a form, where it does nothing: all its values are texts."""
     if not way.door.multipart:
+        assert "id_slot" not in await sent(way, tenant_with(), id_slot=2)
         assert (await sent(way, tenant_with(allow_id_slot=True), id_slot=2))["id_slot"] == 2
 
 
@@ -665,28 +697,31 @@ async def test_another_tenant_and_another_key_supersede_nothing() -> None:
 async def test_of_an_editors_burst_on_one_slot_only_the_last_request_completes(*, stream: bool) -> None:
     """Each key press asks anew. The backend sees the first, which had the slot, and the last."""
     [way] = [way for way in WAYS if way.path == "/infill"]
-    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=1000, rate=20, model=MODEL))
+    held: Script = [Write(H + way.head()), Stall()] if stream else [Stall()]
+    scripts = iter([held, answering(way, stream=stream)])
+    fu = ScriptedUpstream(scripts={way.upstream: lambda _: next(scripts)}, llama=LlamaLike(1, model=MODEL))
     async with fu, serving(fu.url) as gateway:
         clients = [await gateway.client() for _ in range(10)]
         for number, client in enumerate(clients):
-            fu.llama.rate = 20 if number < len(clients) - 1 else 1e6
             await client.send(way.request(KEY, stream=stream, input_prefix=f"def {number}"))
-            await fu.generation()
-            await gateway.until(lambda: len(gateway.fleet.live._answers) >= 1)
+            if number == 0:
+                await fu.generation()
+                fu.llama.foreign = 1  # what /slots shows: it is busy with the first one still
+            if number == 0 and stream:
+                await gateway.until(lambda: any(lease.delivered for lease in slots_of(gateway).leases))
+            await until_ended(gateway, number)
+        fu.llama.foreign = 0
         answers = []
         for client in clients:
             await client.head(within=10)
             answers.append((client.status, await client.body(within=10)))
             client.close()
-        assert answers[-1][0] == 200
-        assert answers[-1][1].count(b'"stop":true') == 1
-        statuses = [status for status, _ in answers[1:-1]]
-        assert statuses == [409] * 8
-        assert answers[0][0] == (200 if stream else 409)
-        assert b"superseded" in answers[0][1]
         prefixes = [request.json()["input_prefix"] for request in fu.generations]
-        assert prefixes == ["def 0", "def 9"]
-    assert fu.llama.deferred == 0
+    assert [status for status, _ in answers] == [200 if stream else 409, *[409] * 8, 200]
+    ended = b"a later request of the same key"
+    assert [ended in said for _, said in answers] == [True] * 9 + [False]
+    assert answers[-1][1].count(b'"stop":true') == 1
+    assert prefixes == ["def 0", "def 9"]
 
 
 @IN_BOTH_MODES
