@@ -13,7 +13,8 @@ __all__ = ["NativeDialect"]
 
 class NativeDialect(Dialect):
     def ends_part(self, chunk: Chunk) -> bool:
-        return chunk.get("stop") is True
+        """`response_fields` in a request choose the members of the last chunk, and of no other."""
+        return chunk.get("stop", True) is True
 
     def has_output(self, chunk: Chunk) -> bool:
         return bool(chunk.get("content"))

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.app import Keys, build_app
 from gateway.context import TenantIdentity
+from gateway.dialects import NativeDialect
 from gateway.doors import DOORS
 from gateway.generation_request import GenerationRequest, Upgrade
 from gateway.keys import hash_key
@@ -401,6 +402,19 @@ async def test_an_answer_that_is_cut_before_it_began_is_502(way: Way, *, stream:
         assert len(fu.generations) == 1
     assert (got.status, got.header(b"x-slotgate-reason")) == (502, TRUNCATED.encode())
     error_of(way, got)
+
+
+@pytest.mark.parametrize("way", [way for way in STREAMING if way.door.dialect is NativeDialect], ids=repr)
+async def test_a_last_chunk_of_which_the_client_chose_the_members_is_a_success(way: Way) -> None:
+    """`response_fields`: llama-server leaves out even `stop`, but of the last chunk only."""
+    *before, _ = way.sample.events
+    chosen = b'data: {"content":"","generation_settings/n_predict":2}\n\n'
+    fu = upstream_of(way, [Write(H + chunked(*before, chosen) + END), Fin()])
+    async with fu, serving(fu.url) as gateway:
+        frames = await way.frames(gateway.url)
+        assert slots_of(gateway).free == 4
+    assert frames[-1].data == chosen
+    assert way.text(frames) == TEXT
 
 
 # -- clients that leave
