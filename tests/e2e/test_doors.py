@@ -38,7 +38,7 @@ from tests.support.gateway import Gateway, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import END, PING, H, answer, chunked, error_body
 from tests.support.peer import Peer
-from tests.support.script import Fin, Gate, Rst, Script, Stall, Write
+from tests.support.script import Fin, Gate, Rst, Script, Sleep, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -257,11 +257,13 @@ async def test_the_last_frame_waits_for_the_upstreams_own_end(way: Way) -> None:
         assert slots_of(gateway).free == 4
 
 
+@pytest.mark.parametrize("end", [Stall(), Fin(), Rst()], ids=["silence", "FIN", "RST"])
 @EACH_STREAM
-async def test_a_success_without_the_upstreams_end_is_told_after_the_grace_and_its_slot_verified(
-    way: Way,
+async def test_a_success_without_the_upstreams_own_end_is_told_and_its_slot_verified(
+    way: Way, end: Stall | Fin | Rst
 ) -> None:
-    fu = upstream_of(way, [Write(H + chunked(*way.sample.events)), Stall()], slots=1)
+    """After the grace, or when the connection was cut behind the success."""
+    fu = upstream_of(way, [Write(H + chunked(*way.sample.events)), Sleep(0.01), end], slots=1)
     fu.llama.foreign = 1  # what /slots shows: the slot goes on
     async with fu, serving(fu.url, streaming={"terminal_grace_s": 0.05}) as gateway:
         frames = await way.frames(gateway.url)
