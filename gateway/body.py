@@ -26,10 +26,13 @@ async def read_pieces(
 ) -> AsyncIterator[bytes]:
     """The body as it comes, without copying.
 
-    Raises `ClientError` 413 as soon as the limit is known to be passed, by the length that is announced or
-    by the bytes that came; 408 when it is not whole within `timeout_s`; `ClientGone`.
+    Raises `ClientError` 415 for one that is compressed, which llama-server does not take either; 413 as soon
+    as the limit is known to be passed, by the length that is announced or by the bytes that came; 408 when it
+    is not whole within `timeout_s`; `ClientGone`.
     """
-    announced = dict(scope["headers"]).get(b"content-length", b"0")
+    headers = dict(scope["headers"])
+    _check_encoding(headers.get(b"content-encoding", b"identity"))
+    announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
     deadline = asyncio.get_running_loop().time() + timeout_s
@@ -50,6 +53,13 @@ async def read_pieces(
             raise _too_large(max_bytes)
         if piece or not (more or size):
             yield piece
+
+
+def _check_encoding(encoding: bytes) -> None:
+    if encoding.strip().lower() not in (b"", b"identity"):
+        message = "the request body must not be compressed"
+        headers = [(b"accept-encoding", b"identity")]  # RFC 9110, 15.5.16
+        raise ClientError("unsupported_content_encoding", message, status=415, headers=headers)
 
 
 def _too_large(max_bytes: int) -> ClientError:

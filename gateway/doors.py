@@ -26,8 +26,8 @@ from gateway.generation_request import BodyShape
 __all__ = ["DOORS", "Door", "count_texts"]
 
 Json = dict[str, Any]
-_NATIVE_LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
-"""llama-server takes its native names on every path but `/v1/messages`, in this order."""
+_LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
+"""llama-server takes all of these on every path but `/v1/messages`; if several are given, in this order."""
 _COUNTS = ("n_cmpl", "n")
 _AUDIO_BYTES_PER_TOKEN = 2000
 """16,000 samples a second of two bytes, and about sixteen tokens: a rough guess for every format."""
@@ -146,7 +146,6 @@ def _documents(parsed: Json) -> int:
 
 
 _EMBEDS = BodyShape(pieces=_inputs)
-_OWN_LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 DOORS = (
     Door(
@@ -155,7 +154,7 @@ DOORS = (
         BodyShape(
             check=_check_messages,
             count_names=_COUNTS,
-            limit_names=_NATIVE_LIMITS,
+            limit_names=_LIMITS,
             streams=True,
             usage_on_demand=True,
         ),
@@ -169,7 +168,7 @@ DOORS = (
         BodyShape(
             pieces=_prompts,
             count_names=_COUNTS,
-            limit_names=_NATIVE_LIMITS,
+            limit_names=_LIMITS,
             streams=True,
             usage_on_demand=True,
         ),
@@ -183,7 +182,8 @@ DOORS = (
         BodyShape(
             check=_needs("input"),
             count_names=_COUNTS,
-            limit_names=(*_NATIVE_LIMITS, "max_output_tokens"),
+            limit_names=(*_LIMITS[:2], "max_output_tokens", "max_tokens"),
+            own_limit="max_output_tokens",
             streams=True,
         ),
         ResponsesDialect,
@@ -206,13 +206,15 @@ DOORS = (
     Door(
         "native",
         ("/completion",),
-        BodyShape(pieces=_prompts, count_names=_COUNTS, limit_names=_OWN_LIMITS, streams=True),
+        BodyShape(
+            pieces=_prompts, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
+        ),
         NativeDialect,
     ),
     Door(
         "infill",
         ("/infill",),
-        BodyShape(count_names=_COUNTS, limit_names=_OWN_LIMITS, streams=True),
+        BodyShape(count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True),
         NativeDialect,
     ),
     Door("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS),
@@ -234,7 +236,7 @@ DOORS = (
     Door(
         "transcriptions",
         ("/v1/audio/transcriptions",),
-        BodyShape(streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
+        BodyShape(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
         TranscriptionDialect,
         multipart=True,
     ),

@@ -48,7 +48,9 @@ class Reply:
             raise error_of_answer(self.status, self.body, scrub)
         if may_be_text and self.content_type.lower().startswith(b"text/plain"):
             return self
-        said = document(self.body) or mended(self.body)
+        said = document(self.body)
+        if said is None:
+            said = mended(self.body)
         if not isinstance(said, dict | list):
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
         if meter is not None:

@@ -72,7 +72,9 @@ class BodyShape:
     count_names: tuple[str, ...] = ()
     """Members that say how many answers are wanted, in the order in which llama-server takes them."""
     limit_names: tuple[str, ...] = ()
-    """Members that limit the output, likewise; the last is the protocol's own. Empty: no output."""
+    """Members that limit the output, likewise. Empty: there is no output."""
+    own_limit: str = "max_tokens"
+    """The protocol's own of them: where a limit is set that the client did not give."""
     streams: bool = False
     usage_on_demand: bool = False
     """Whether the protocol has `stream_options.include_usage`."""
@@ -191,7 +193,7 @@ def _token_limits(
     parsed: dict[str, Any], tenant: TenantIdentity, shape: BodyShape
 ) -> dict[str, bytes | None]:
     """The members to set so that the backend holds the tenant's limit, under whatever name it was written."""
-    given: dict[str, int | None] = {**_counts(parsed, shape.limit_names)} or {shape.limit_names[-1]: None}
+    given: dict[str, int | None] = {**_counts(parsed, shape.limit_names)} or {shape.own_limit: None}
     allowed = {name: _allowed(limit, tenant) for name, limit in given.items()}
     return {
         name: b"%d" % limit for name, limit in allowed.items() if limit is not None and limit != given[name]

@@ -1,14 +1,22 @@
 """A multipart form on its way through: held once, in the pieces in which it came, and read as it comes.
 
-Of a transcription the gateway has to know the small fields only: the model, and whether to stream. The file
-is never looked at, joined or copied. To set the model, the form leaves as the same pieces around a new value.
+Of a transcription the gateway has to know small fields only: the model, whether to stream, the limit. The
+file is never looked at, joined or copied. To set a field, the form leaves as the same pieces around a new
+value.
+
+llama-server makes a JSON object of the fields and copies it into a chat request. All values are texts, but
+for `stream`, which has to be `true`, and `max_tokens`; a field that is given twice is a list. It takes no
+text for a number, so nothing else in a form (`id_slot`, `n`, `n_predict`, `cache_prompt`) does anything.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -18,9 +26,9 @@ from gateway.errors import ClientError
 __all__ = ["Form", "boundary_of"]
 
 MAX_FIELD_BYTES = 8192
-"""Longer fields pass, but are not read."""
+"""Of a longer field the beginning is read."""
 MAX_PARTS = 64
-_TRUE = ("true", "1", "yes", "on")
+_SETTABLE = ("model", "max_tokens")
 _is_boundary = re.compile(rb"[ -~]{0,69}[!-~]").fullmatch
 
 
@@ -34,19 +42,35 @@ def boundary_of(content_type: bytes) -> bytes:
     return boundary
 
 
+@dataclass(slots=True)
+class _Field:
+    """A part without a file name, and where in the body its value stands, if it has one."""
+
+    start: int = 0
+    length: int = 0
+    value: bytearray = field(default_factory=bytearray)
+    """Its beginning."""
+
+    @property
+    def text(self) -> str:
+        return self.value.decode(errors="replace")
+
+
 class Form:
     def __init__(self, boundary: bytes) -> None:
         self.size = 0
         self._boundary = boundary
         self._pieces: list[bytes] = []
-        self._fields: dict[str, bytes] = {}
-        self._spans: dict[str, tuple[int, int]] = {}
-        """Where in the body the value of each field stands."""
+        self._feeding = b""
+        self._begins_at: int | None = None
+        """Where the first delimiter stands; only newlines may come before it."""
+        self._fields: dict[str, list[_Field]] = {}
         self._parts = 0
         self._header = b""
         self._value = b""
         self._name: str | None = None
-        """Of the part that is being read, if it is a field to be read."""
+        """Of the part that is being read, if it is a field."""
+        self._field: _Field | None = None
         self._ended = False
         self._parser = MultipartParser(
             boundary,
@@ -66,6 +90,9 @@ class Form:
 
     def feed(self, piece: bytes) -> None:
         """Raises `ClientError` for what is no form."""
+        self._feeding = piece
+        if self._begins_at is None and (at := piece.find(b"-")) >= 0:
+            self._begins_at = self.size + at
         try:
             self._parser.write(piece)
         except MultipartParseError as error:
@@ -78,42 +105,67 @@ class Form:
             raise _invalid("it has no end")
 
     def members(self) -> dict[str, Any]:
-        """The small fields, with `stream` as a truth value."""
+        """The fields as llama-server reads them."""
+        texts = {name: [given.text for given in fields] for name, fields in self._fields.items()}
         members: dict[str, Any] = {
-            name: value.decode(errors="replace") for name, value in self._fields.items()
+            name: given if len(given) > 1 else given[0] for name, given in texts.items()
         }
-        if "stream" in members:
-            members["stream"] = members["stream"].strip().lower() in _TRUE
+        if isinstance(members.get("stream"), str):
+            members["stream"] = members["stream"] == "true"
+        limit = members.get("max_tokens")
+        if isinstance(limit, str) and limit.isascii() and limit.isdecimal():
+            members["max_tokens"] = int(limit)
         return members
 
-    def with_model(self, name: str | None) -> Body:
-        """The body for the backend; with another model, if one is given."""
-        if name is None:
-            return self._pieces
-        if "model" not in self._spans:
-            part = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
-            return [part % (self._boundary, name.encode()), *self._pieces]
-        start, end = self._spans["model"]
-        return [*self._between(0, start), name.encode(), *self._between(end, self.size)]
+    def changed(self, changes: Mapping[str, bytes | None]) -> Body:
+        """The body for the backend, with these fields set to JSON values; what has no place in a form is not.
 
-    def _between(self, start: int, end: int) -> list[memoryview]:
-        """A stretch of the body, without copying."""
-        stretch: list[memoryview] = []
+        A field that is there must have a value, and stand there once.
+        """
+        spans: list[tuple[int, int, bytes]] = []
+        for name in _SETTABLE:
+            value = changes.get(name)
+            if value is None:
+                continue
+            text = orjson.loads(value) if value.startswith(b'"') else value.decode()
+            [*_, given] = self._fields.get(name, [_Field()])
+            if given.length:
+                spans.append((given.start, given.start + given.length, text.encode()))
+            else:
+                spans.append((self._begins_at or 0, self._begins_at or 0, self._part(name, text)))
+        return self._replaced(spans) if spans else self._pieces
+
+    def _part(self, name: str, text: str) -> bytes:
+        part = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+        return part % (self._boundary, name.encode(), text.encode())
+
+    def _replaced(self, spans: list[tuple[int, int, bytes]]) -> Body:
+        body: list[bytes | memoryview] = []
+        at = 0
+        for start, end, text in sorted(spans):
+            body += [*self._between(at, start), text]
+            at = end
+        return [*body, *self._between(at, self.size)]
+
+    def _between(self, start: int, end: int) -> list[bytes | memoryview]:
+        """A stretch of the body, without copying; a piece that is all in it is itself."""
+        stretch: list[bytes | memoryview] = []
         at = 0
         for piece in self._pieces:
             first, last = max(start - at, 0), min(end - at, len(piece))
             if first < last:
-                stretch.append(memoryview(piece)[first:last])
+                whole = last - first == len(piece)
+                stretch.append(piece if whole else memoryview(piece)[first:last])
             at += len(piece)
         return stretch
 
-    # -- the parser's callbacks: a stretch of the piece that is being fed
+    # -- the parser's callbacks
 
     def _part_begins(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise _invalid(f"it has more than {MAX_PARTS} parts")
-        self._name = None
+        self._name = self._field = None
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -131,19 +183,20 @@ class Form:
 
     def _part_data_begins(self) -> None:
         if self._name is not None:
-            self._fields.setdefault(self._name, b"")
+            self._field = _Field()
+            self._fields.setdefault(self._name, []).append(self._field)
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._name is None:
+        """`data` is the piece that is being fed; or it stands for the end of those before it, which looked
+        like the beginning of a delimiter and was none.
+        """
+        given = self._field
+        if given is None:
             return
-        first = self._spans.get(self._name, (self.size + start, 0))[0]
-        self._spans[self._name] = (first, self.size + end)
-        value = self._fields.get(self._name, b"") + data[start:end]
-        if len(value) > MAX_FIELD_BYTES:
-            self._fields.pop(self._name, None)
-            self._name = None
-        else:
-            self._fields[self._name] = value
+        if not given.length:
+            given.start = self.size + start if data is self._feeding else self.size - end
+        given.length += end - start
+        given.value += data[start : min(end, start + MAX_FIELD_BYTES - len(given.value))]
 
     def _end(self) -> None:
         self._ended = True

@@ -137,6 +137,7 @@ class StreamingAnswer:
         context, demand = self._context, self._generation.demand
         context.queued_at = context.queued_at or self._loop.time()
         self._out = out
+        self._relay = None  # of an attempt before this one
         ticket = self._ticket = submit(self._fleet.queue, demand, out.wake)
         with owned(ticket, self._fleet.scheduler), self._place_told(ticket, out):
             await out.pump(lambda: not ticket.queued)

@@ -43,8 +43,7 @@ class WebGuard:
         host = headers.get("host", "")
         self._check_host(host)
         self._check_origin(headers.get("origin"), host)
-        # A page cannot send a key to another site, nor JSON, without asking first.
-        if method == "POST" and "authorization" not in headers and "x-api-key" not in headers:
+        if method == "POST" and _has_body(headers):
             _check_content_type(headers.get("content-type", ""))
 
     def _check_host(self, host: str) -> None:
@@ -66,6 +65,11 @@ def _check_content_type(value: str) -> None:
     if kind not in ("application/json", "multipart/form-data"):
         message = "content-type must be application/json (or multipart/form-data for files)"
         raise ClientError("unsupported_content_type", message, status=415)
+
+
+def _has_body(headers: Headers) -> bool:
+    """RFC 9112, 6.3."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _host_name(host: str) -> str:

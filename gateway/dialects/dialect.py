@@ -1,6 +1,6 @@
 """What the mechanism of a stream (`gateway.frames`) has to know of a protocol.
 
-A dialect answers few questions about one parsed chunk: does it end the stream, is it an error, does it carry
+A dialect answers few questions about one parsed chunk: does it end its part, is it an error, does it carry
 output, is it plain text and nothing else; and it says what leaves in its place. One object serves one stream
 and may remember what passed. Nothing here awaits or sends.
 """
@@ -47,6 +47,8 @@ class Dialect:
         self.options = options
         self._identity = identity
         self._meter = meter
+        self._left = options.parts
+        """Parts of the answer that have not ended."""
 
     # -- what a chunk is
 
@@ -57,9 +59,15 @@ class Dialect:
             return None
         return error if isinstance(error, dict) else {"message": str(error)}
 
-    def ends(self, _: Chunk) -> bool:
-        """Whether the chunk is the last of a success. It waits for the end of the upstream's message."""
+    def ends_part(self, _: Chunk) -> bool:
+        """Whether the chunk is the last of a success, of each part of the answer."""
         return False
+
+    def ends(self, chunk: Chunk) -> bool:
+        """Whether the chunk ends the stream. It waits for the end of the upstream's message. Asked once."""
+        if self.ends_part(chunk):
+            self._left -= 1
+        return self._left <= 0
 
     def has_output(self, _: Chunk) -> bool:
         """Whether the chunk carries something that the model made."""

@@ -28,7 +28,7 @@ class MessagesDialect(Dialect):
             return error if isinstance(error, dict) else {"message": str(error)}
         return None
 
-    def ends(self, chunk: Chunk) -> bool:
+    def ends_part(self, chunk: Chunk) -> bool:
         return chunk.get("type") == "message_stop"
 
     def has_output(self, chunk: Chunk) -> bool:

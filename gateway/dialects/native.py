@@ -5,22 +5,16 @@ Every chunk states other counts, so none of them can take the short way.
 
 from __future__ import annotations
 
-from gateway.chunks import Chunk, Identity
-from gateway.dialects.dialect import Dialect, FrameOptions
-from gateway.metering import Meter
+from gateway.chunks import Chunk
+from gateway.dialects.dialect import Dialect
 
 __all__ = ["NativeDialect"]
 
 
 class NativeDialect(Dialect):
-    def __init__(self, identity: Identity, meter: Meter, options: FrameOptions) -> None:
-        super().__init__(identity, meter, options)
-        self._left = options.parts
-
-    def ends(self, chunk: Chunk) -> bool:
-        if chunk.get("stop") is True:
-            self._left -= 1
-        return self._left <= 0
+    def ends_part(self, chunk: Chunk) -> bool:
+        """`response_fields` in a request choose the members of the last chunk, and of no other."""
+        return chunk.get("stop", True) is True
 
     def has_output(self, chunk: Chunk) -> bool:
         return bool(chunk.get("content"))

@@ -41,7 +41,7 @@ class ResponsesDialect(Dialect):
             return None
         return error if isinstance(error, dict) else {"message": str(error)}
 
-    def ends(self, chunk: Chunk) -> bool:
+    def ends_part(self, chunk: Chunk) -> bool:
         return chunk.get("type") in _LAST
 
     def has_output(self, chunk: Chunk) -> bool:

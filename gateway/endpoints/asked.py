@@ -58,5 +58,5 @@ class Reader:
         """The body for the backend: as it came, but for the members that the gateway sets."""
         changes = asked.request.changes(asked.members, tenant, upstream_model, upgrade)
         if isinstance(asked.content, Form):
-            return asked.content.with_model(upstream_model if "model" in changes else None)
+            return asked.content.changed(changes)
         return (await self._bodies.splice(asked.content, changes),)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.settings.values import MODEL_NAME
+from gateway.settings.values import is_model_name
 
 Loc = tuple[str | int, ...]
 
@@ -71,6 +71,6 @@ def _named(tables: object, index: int) -> str:
     """A table of a list by its name, as long as that says which one."""
     names = [_inside(table, "name") for table in tables] if isinstance(tables, list) else []
     name = names[index] if index < len(names) else None
-    if isinstance(name, str) and MODEL_NAME.fullmatch(name) and names.count(name) == 1:
+    if isinstance(name, str) and is_model_name(name) and names.count(name) == 1:
         return f' "{name}"'
     return f"[{index}]"

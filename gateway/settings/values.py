@@ -10,6 +10,7 @@ Empty text means "not set" wherever a key may be left out.
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ Item = TypeVar("Item")
 
 HASH = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]{0,255}")
+MODEL_NAME_MARKS = "._:@+/-"
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,14 +75,20 @@ def _name(text: str) -> str:
     return text
 
 
+def is_model_name(text: str) -> bool:
+    """Letters and digits of any script, with the marks that some of them are written with."""
+    letters = (c.isalnum() or c in MODEL_NAME_MARKS or unicodedata.category(c)[0] == "M" for c in text)
+    return 1 <= len(text) <= 256 and text[0].isalnum() and all(letters)
+
+
 def _model_name(text: str) -> str:
-    if not MODEL_NAME.fullmatch(text):
+    if not is_model_name(text):
         raise ValueError("must be 1 to 256 letters, digits and . _ : @ + / - with a letter or digit first")
     return text
 
 
 def _model_choice(text: str) -> str:
-    if text != "*" and not MODEL_NAME.fullmatch(text):
+    if text != "*" and not is_model_name(text):
         raise ValueError('must be the name of a model, or "*" for all')
     return text
 

@@ -119,7 +119,7 @@ def test_a_model_s_name_may_be_one_that_hubs_use(name: str) -> None:
     assert [name] == [model.name for model in parsed(model=[{"name": name}]).models]
 
 
-@pytest.mark.parametrize("name", ["", "*", "a b", "/a", "é", "x" * 257])
+@pytest.mark.parametrize("name", ["", "*", "a b", "/a", "a\u200b", "\u0301a", "é" * 257, "x" * 257])
 def test_a_model_s_name_is_no_pattern_and_no_path(name: str) -> None:
     [fault] = faults_in(model=[{"name": name}])
     assert ".name: must be 1 to 256 letters, digits and . _ : @ + / - " in fault
@@ -129,3 +129,9 @@ def test_a_model_s_name_is_no_pattern_and_no_path(name: str) -> None:
 def test_the_variable_of_a_backend_s_key_is_a_name(variable: str) -> None:
     [fault] = faults_of({"backend": [{**BACKEND, "api_key_env": variable}]})
     assert fault.startswith('backend "gpu0".api_key_env: must be the name of an environment variable')
+
+
+@pytest.mark.parametrize("name", ["org/model:tag@1+x", "é", "模型-7b", "मॉडल", "e\u0301", "Ω" * 256])
+def test_a_model_s_name_may_have_letters_of_any_script(name: str) -> None:
+    settings = parsed(model=[{"name": name, "aliases": [f"{name[:200]}/2"]}])
+    assert settings.models[0].name == name

@@ -60,7 +60,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_model() -> Path:
     """A model that makes sentences, at about 100 tokens a second."""
-    _need_the_wheel()
+    need_the_wheel()
     try:
         return smollm2()
     except MissingPartError as error:
@@ -70,7 +70,7 @@ def small_model() -> Path:
 @pytest.fixture(scope="session")
 def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
     """One llama-server for the whole run: 4 slots of 4,096 tokens."""
-    _need_the_wheel()
+    need_the_wheel()
     with RealLlama(tiny_model) as llama:
         yield llama
 
@@ -78,11 +78,12 @@ def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
 @pytest.fixture
 def run_llama() -> Iterator[RunLlama]:
     """Runs one more until the test ends: `llama = run_llama(RealLlama(tiny_model, slots=1))`."""
-    _need_the_wheel()
+    need_the_wheel()
     with ExitStack() as running:
         yield running.enter_context
 
 
-def _need_the_wheel() -> None:
+def need_the_wheel() -> None:
+    """Skip where there is none."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("there is no llama-server wheel for this platform")

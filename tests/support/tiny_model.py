@@ -29,7 +29,20 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
 
-_SPECIAL = ["<unk>", "<s>", "</s>"]
+THINKING_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' }}"
+    "{% if message.reasoning_content %}"
+    "{{ '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}"
+    "{% endif %}{{ message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}"
+    "{{ '<think>\n' if enable_thinking is not defined or enable_thinking else '<think>\n\n</think>\n\n' }}"
+    "{% endif %}"
+)
+"""With it the model thinks before it speaks; by itself it would never cease to: a grammar closes the tag."""
+
+_FIM = {"fim_pre": "<pre>", "fim_suf": "<suf>", "fim_mid": "<mid>"}
+"""For code with a gap: what stands before it, behind it, and in it."""
+_SPECIAL = ["<unk>", "<s>", "</s>", *_FIM.values()]
 _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 _SILENT = len(_SPECIAL) + len(_BYTES)
 _TYPES = gguf.TokenType
@@ -64,7 +77,7 @@ def _add_hyperparameters(writer: gguf.GGUFWriter) -> None:
 
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     tokens = [*_SPECIAL, *_BYTES, *(f"\u2581{word}" for word in WORDS)]
-    special = [_TYPES.UNKNOWN, _TYPES.CONTROL, _TYPES.CONTROL]
+    special = [_TYPES.UNKNOWN, *[_TYPES.CONTROL] * (len(_SPECIAL) - 1)]
     types = [*special, *[_TYPES.BYTE] * len(_BYTES), *[_TYPES.NORMAL] * len(WORDS)]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
@@ -73,6 +86,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    for name, token in _FIM.items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", _SPECIAL.index(token))
     writer.add_chat_template(TEMPLATE)
 
 

@@ -1,0 +1,295 @@
+"""A valid request and llama-server's answers for every door of the gateway, and how each protocol is read.
+
+Tests that hold for all doors are made from `gateway.doors.DOORS` and from this table; a door that is missing
+here fails them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.dialects import MessagesDialect, ResponsesDialect
+from gateway.doors import DOORS, Door
+from tests.support import llama_dialects, llama_frames
+from tests.support.answer import Answer, exchange
+from tests.support.client import Frame, RawClient, request_bytes
+from tests.support.llama_frames import CACHED_TOKENS, PROMPT_TOKENS, Json, data
+from tests.support.notation import DONE, END, H, chunked
+from tests.support.script import Fin, Script, Write
+
+MODEL = "/home/somebody/models/tiny.gguf"
+"""What the backend calls its model: a path that no client may see."""
+WORDS = [" one", " two"]
+TEXT = "".join(WORDS)
+BOUNDARY = b"a-boundary"
+
+_MESSAGES = [{"role": "user", "content": "hi"}]
+_GENERATED = (PROMPT_TOKENS, CACHED_TOKENS, len(WORDS))
+_READ = (PROMPT_TOKENS, 0, 0)
+_UNCOUNTED = (0, 0, 0)
+_VECTORS = {"model": MODEL, "object": "list", "usage": {"prompt_tokens": PROMPT_TOKENS, "total_tokens": 31}}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    body: Json
+    """The members of a valid request, without model and stream."""
+    whole: object
+    events: Sequence[bytes] = ()
+    """The stream, if there is one: the first has no text, the last says success."""
+    counts: tuple[int, int, int] = _UNCOUNTED
+    """Prompt, cached and completion tokens that a whole answer states."""
+    wide: Json | None = None
+    """Members that make it three slots wide."""
+
+
+def _spoken() -> list[bytes]:
+    deltas = [data({"type": "transcript.text.delta", "delta": word}) for word in WORDS]
+    usage = {"type": "tokens", "input_tokens": PROMPT_TOKENS, "output_tokens": len(WORDS)}
+    return [*deltas, data({"type": "transcript.text.done", "text": TEXT, "usage": usage}), DONE]
+
+
+_NATIVE = (
+    llama_frames.native_body(WORDS, MODEL, "stop"),
+    llama_frames.native_events(WORDS, MODEL, "stop"),
+    _GENERATED,
+)
+
+SAMPLES: dict[str, Sample] = {
+    "chat": Sample(
+        {"messages": _MESSAGES},
+        llama_frames.chat_body(WORDS, MODEL, "stop"),
+        llama_frames.chat_events(WORDS, MODEL, "stop", include_usage=False),
+        _GENERATED,
+        wide={"n": 3},
+    ),
+    "completions": Sample(
+        {"prompt": "hi"},
+        llama_frames.text_body(WORDS, MODEL, "stop"),
+        llama_frames.text_events(WORDS, MODEL, "stop"),
+        _GENERATED,
+        wide={"prompt": ["a", "b", "c"]},
+    ),
+    "responses": Sample(
+        {"input": "hi"},
+        llama_dialects.response_body(WORDS, MODEL),
+        llama_dialects.response_events(WORDS, MODEL),
+        _GENERATED,
+        wide={"n": 3},
+    ),
+    "messages": Sample(
+        {"messages": _MESSAGES, "max_tokens": 9},
+        llama_dialects.message_body(WORDS, MODEL, "stop"),
+        llama_dialects.message_events(WORDS, MODEL, "stop"),
+        _GENERATED,
+    ),
+    "count_tokens": Sample({"messages": _MESSAGES}, {"input_tokens": PROMPT_TOKENS}),
+    "native": Sample({"prompt": "hi"}, *_NATIVE, wide={"prompt": [[1], [2], [3]]}),
+    "infill": Sample({"input_prefix": "a", "input_suffix": "b"}, *_NATIVE, wide={"n": 3}),
+    "embeddings": Sample(
+        {"input": "hi"},
+        {**_VECTORS, "data": [{"embedding": [0.5], "index": 0, "object": "embedding"}]},
+        counts=_READ,
+        wide={"input": ["a", "b", "c"]},
+    ),
+    "embedding": Sample(
+        {"content": "hi"}, [{"index": 0, "embedding": [[0.5, 0.25]]}], wide={"content": ["a", "b", "c"]}
+    ),
+    "rerank": Sample(
+        {"query": "hi", "documents": ["a"]},
+        {**_VECTORS, "results": [{"index": 0, "relevance_score": 0.5}]},
+        counts=_READ,
+        wide={"documents": ["a", "b", "c"]},
+    ),
+    "tokenize": Sample({"content": "hi"}, {"tokens": [6004, 665]}),
+    "detokenize": Sample({"tokens": [6004]}, {"content": "hi"}),
+    "apply_template": Sample({"messages": _MESSAGES}, {"prompt": "user: hi\nassistant:"}),
+    "transcriptions": Sample(
+        {"language": "en"},
+        {"text": TEXT, "usage": {"type": "tokens", "input_tokens": PROMPT_TOKENS, "output_tokens": 2}},
+        _spoken(),
+        (PROMPT_TOKENS, 0, len(WORDS)),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One public path to a door. Its `repr` is the name of the test's parameter."""
+
+    door: Door
+    path: str
+
+    @property
+    def sample(self) -> Sample:
+        return SAMPLES[self.door.name]
+
+    @property
+    def upstream(self) -> str:
+        return self.door.upstream_path
+
+    def __repr__(self) -> str:
+        return self.path
+
+    # -- what is asked
+
+    def body(self, **members: object) -> tuple[bytes, list[bytes]]:
+        """The body and its headers; a member that is None is left out."""
+        given = {name: value for name, value in (self.sample.body | members).items() if value is not None}
+        if not self.door.multipart:
+            return orjson.dumps(given), [b"content-type: application/json"]
+        fields = [_part(name, _form_text(value)) for name, value in given.items()]
+        sound = _part("file", b"RIFF\x00\x01", b'; filename="a.wav"')
+        body = b"".join([*fields, sound]) + b"--%b--\r\n" % BOUNDARY
+        return body, [b"content-type: multipart/form-data; boundary=" + BOUNDARY]
+
+    def request(self, *headers: bytes, **members: object) -> bytes:
+        body, kind = self.body(**members)
+        return request_bytes("POST", self.path, *kind, *headers, body=body)
+
+    async def ask(self, url: str, *headers: bytes, **members: object) -> Answer:
+        """The answer, whole: for those that are no stream, and for errors."""
+        return await exchange(url, self.request(*headers, **members), within=10)
+
+    async def frames(self, url: str, *headers: bytes, **members: object) -> list[Frame]:
+        """All of a stream."""
+        async with await RawClient.connect(url) as client:
+            await client.send(self.request(*headers, **{"stream": True, **members}))
+            await client.head()
+            assert client.status == 200, await client.body()
+            frames = [frame async for frame in client.frames()]
+            assert client.clean_end, client
+            return frames
+
+    def members_of(self, request_body: bytes) -> Json:
+        """What a backend reads in a request."""
+        if not self.door.multipart:
+            members: Json = orjson.loads(request_body)
+            return members
+        parts = request_body.split(b"--" + BOUNDARY)[1:-1]
+        named_parts = [part.split(b'name="', 1)[1].partition(b'"') for part in parts]
+        return {
+            name.decode(): rest.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n").decode("latin-1")
+            for name, _, rest in named_parts
+        }
+
+    # -- what is said
+
+    def head(self, text: str = "a") -> bytes:
+        """The beginning of a stream, up to and with one piece of text."""
+        events = list(self.sample.events)
+        first = next(index for index, event in enumerate(events) if WORDS[0].encode() in event)
+        return chunked(*events[:first], events[first].replace(WORDS[0].encode(), text.encode()))
+
+    def silent_head(self) -> bytes:
+        """The same up to its first text; may be nothing."""
+        events = list(self.sample.events)
+        first = next(index for index, event in enumerate(events) if WORDS[0].encode() in event)
+        return chunked(*events[:first])
+
+    def script(self) -> Script:
+        """The whole stream, its last event in one write with the final chunk."""
+        *before, last = self.sample.events
+        return [Write(H + chunked(*before)), Write(chunked(last) + END), Fin()]
+
+    def error_event(self, code: int, message: str, kind: str) -> bytes:
+        """How llama-server fails in the middle of a stream of this protocol."""
+        error = {"code": code, "message": message, "type": kind}
+        if self.door.dialect is MessagesDialect:
+            return b"event: error\n" + data(error)
+        return data(error if self.door.dialect is ResponsesDialect else {"error": error})
+
+    # -- what is heard
+
+    def text(self, frames: Sequence[Frame]) -> str:
+        return "".join(_text(chunk) for chunk in chunks_of(frames))
+
+    def error(self, frames: Sequence[Frame]) -> Json:
+        """The one error that a stream ended with, in the form of its protocol, and no success anywhere."""
+        *before, last = frames
+        assert not any(says_success(frame.data) for frame in frames), frames
+        assert not any(b"error" in frame.data for frame in before if b'"error":null' not in frame.data), (
+            frames
+        )
+        [said] = chunks_of([last])
+        if self.door.dialect is MessagesDialect:
+            assert last.data.startswith(b"event: error\ndata: {"), last
+            assert said["type"] == "error"
+            return _object(said["error"], "type", "message")
+        if self.door.dialect is ResponsesDialect:
+            return _response_error(last, said, [chunk for chunk in chunks_of(before) if "response" in chunk])
+        assert last.data.startswith(b"data: {"), last
+        return _object(said["error"], "type", "code", "message")
+
+
+WAYS = [Way(door, path) for door in DOORS for path in door.paths]
+SLOTTED = [way for way in WAYS if way.door.takes_slot]
+STREAMING = [way for way in SLOTTED if way.door.body.streams]
+SLOTLESS = [way for way in WAYS if not way.door.takes_slot]
+
+
+def speaking(*modes: bool) -> Iterator[tuple[Way, bool]]:
+    """Every way that takes a slot, as a stream where it can, and not."""
+    for way in SLOTTED:
+        for stream in modes or (True, False):
+            if way.door.body.streams or not stream:
+                yield way, stream
+
+
+def says_success(frame: bytes) -> bool:
+    """Whether the frame, or the bytes of several, tell a client that all is well and over."""
+    marks = (DONE, b'"stop":true', b"event: response.completed", b"event: message_stop")
+    return any(mark in frame for mark in marks)
+
+
+def chunks_of(frames: Sequence[Frame]) -> list[Json]:
+    """The parsed data of the frames; comments and `[DONE]` left out."""
+    lines = [line for frame in frames for line in frame.data.split(b"\n")]
+    return [orjson.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+
+
+def models_in(said: object) -> set[str]:
+    """Every value of a member called `model`, however deep."""
+    if isinstance(said, list):
+        return set().union(*map(models_in, said))
+    if not isinstance(said, dict):
+        return set()
+    own = {said["model"]} if isinstance(said.get("model"), str) else set()
+    return own.union(*map(models_in, said.values()))
+
+
+def _part(name: str, value: bytes, more: bytes = b"") -> bytes:
+    head = b'--%b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n' % (BOUNDARY, name.encode(), more)
+    return head + value + b"\r\n"
+
+
+def _form_text(value: object) -> bytes:
+    return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()
+
+
+def _text(chunk: Json) -> str:
+    for choice in chunk.get("choices", ()):
+        return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+    delta: Any = chunk.get("delta", chunk.get("content"))
+    said = delta.get("text") if isinstance(delta, dict) else delta
+    return said if isinstance(said, str) else ""
+
+
+def _response_error(last: Frame, said: Json, before: list[Json]) -> Json:
+    assert isinstance(said["sequence_number"], int)
+    if not before:
+        assert last.data.startswith(b"event: error\ndata: {"), last
+        assert (said["type"], said["param"], said["sequence_number"]) == ("error", None, 0)
+        return _object(said, "code", "message")
+    assert last.data.startswith(b"event: response.failed\ndata: {"), last
+    response = said["response"]
+    assert (said["type"], response["status"]) == ("response.failed", "failed")
+    assert response["id"] == before[-1]["response"]["id"]
+    return _object(response["error"], "code", "message")
+
+
+def _object(error: Json, *names: str) -> Json:
+    assert set(names) <= error.keys(), error
+    return error
