@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 __all__ = ["Demand", "Priority"]
@@ -26,6 +27,9 @@ class Demand:
     priority: Priority = Priority.INTERACTIVE
     body_bytes: int = 0
     """Size of the body that waits with the ticket."""
+
+    warmth: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """By the names of pools: how much of the work each has probably done already, in bytes of the prompt."""
 
     def __post_init__(self) -> None:
         if self.width < 1:

@@ -148,6 +148,12 @@ class Order:
         ranked = [(self._rank(kind[0]), start, seq, flow) for kind, (start, seq, _, flow) in tops]
         return [flow.head for _, _, _, flow in sorted(ranked, key=lambda entry: entry[:3])]
 
+    def waits_alone(self, ticket: Ticket) -> bool:
+        """Whether nobody else waits here."""
+        return sum(self._flows.values()) == 1 and all(
+            len(flow.tickets) == 1 for share in self._shares.values() for flow in share.flows
+        )
+
     def charge(self, flow: Flow, cost: float) -> Charge:
         """The head of this flow is served here."""
         standing, priority = flow.standings[self], flow.kind[0]

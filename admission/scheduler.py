@@ -34,6 +34,8 @@ from admission.ticket import Ticket
 
 __all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
 
+_WORTH_A_WAIT_BYTES = 2048
+"""A beginning of a prompt that is worth a moment: some hundred tokens."""
 _UNKNOWN_SERVICE_S = 2.0
 
 
@@ -45,6 +47,8 @@ class QueueLimits:
     max_queue_bytes: int
     """Bytes of all waiting bodies together."""
     queue_timeout_s: float
+    affinity_max_wait_s: float = 0.0
+    """How long a ticket declines a cold slot while a warm pool is busy, if nobody else can use the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class Scheduler:
         self._waiting_by_tenant: Counter[str] = Counter()
         self._leases_by_tenant: Counter[str] = Counter()
         self._max_concurrent: Mapping[str, int] = {}
+        self._patient: set[Ticket] = set()
+        """Those that decline a cold slot for now."""
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
@@ -214,6 +220,7 @@ class Scheduler:
     def tick(self) -> None:
         """Time has passed: end the waits that are over, let reservations change phase."""
         now = self._clock()
+        self._patient = {ticket for ticket in self._patient if now < (ticket.patient_until or 0)}
         for lane in self._lanes.values():
             while lane.waiting:
                 ticket = next(iter(lane.waiting.values()))
@@ -228,6 +235,7 @@ class Scheduler:
         times = [enqueued_at + timeout for enqueued_at in self._oldest_of_lanes()]
         changes = (gate.reservation.next_change_at() for gate in self._gates.values())
         times += [at for at in changes if at is not None]
+        times += [ticket.patient_until for ticket in self._patient if ticket.patient_until is not None]
         return min(times, default=None)
 
     # -- questions
@@ -327,11 +335,41 @@ class Scheduler:
         ticket = self._first(gate, now)
         if ticket is None:
             return False
-        if ticket.demand.width <= gate.pool.free:
-            self._grant(gate, ticket)
-        else:
+        if ticket.demand.width > gate.pool.free:
             self._refuse(self._lanes[ticket.demand.model], ticket, Refusal.NO_BACKEND)
+            return True
+        chosen = self._warmest(ticket, gate, now)
+        if chosen is None:
+            return False
+        self._grant(chosen, ticket)
         return True
+
+    def _warmest(self, ticket: Ticket, gate: Gate, now: float) -> Gate | None:
+        """Where a ticket that is next at this gate is served: the warmest gate at which it is next as well.
+
+        None if it rather waits for a warm pool that is busy: for a moment, once, and only while nobody else
+        could use the slot.
+        """
+        warmth = ticket.demand.warmth
+        mine = warmth.get(gate.pool.name, 0)
+        others = [other for other in self._lanes[ticket.demand.model].gates if other.pool.admitting]
+        warmer = [other for other in others if warmth.get(other.pool.name, 0) > mine]
+        if not warmer:
+            return gate
+        warmer.sort(key=lambda other: (-warmth[other.pool.name], -other.pool.free))
+        for other in warmer:
+            if other.pool.free >= ticket.demand.width and self._first(other, now) is ticket:
+                return other
+        worth_it = warmth[warmer[0].pool.name] - mine >= _WORTH_A_WAIT_BYTES
+        if worth_it and gate.order.waits_alone(ticket) and self._is_patient(ticket, now):
+            return None
+        return gate
+
+    def _is_patient(self, ticket: Ticket, now: float) -> bool:
+        if ticket.patient_until is None:
+            ticket.patient_until = now + self.limits.affinity_max_wait_s
+            self._patient.add(ticket)
+        return now < ticket.patient_until
 
     def _first(self, gate: Gate, now: float) -> Ticket | None:
         """The ticket to settle next at this gate: it fits here, or it never will anywhere.
@@ -380,6 +418,7 @@ class Scheduler:
 
     def _take_out(self, lane: Lane, ticket: Ticket) -> None:
         """The ticket waits no longer."""
+        self._patient.discard(ticket)
         lane.leave(ticket)
         for gate in lane.gates:
             if gate.reservation.ticket is ticket:

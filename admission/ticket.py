@@ -26,7 +26,7 @@ class TicketState(Enum):
 
 
 class Ticket:
-    __slots__ = ("demand", "enqueued_at", "lease", "on_settled", "refusal", "seq", "state")
+    __slots__ = ("demand", "enqueued_at", "lease", "on_settled", "patient_until", "refusal", "seq", "state")
 
     def __init__(
         self, demand: Demand, *, seq: int, enqueued_at: float, on_settled: Callable[[], None]
@@ -36,6 +36,8 @@ class Ticket:
         """Its number in the order of arrival."""
         self.enqueued_at = enqueued_at
         self.on_settled = on_settled
+        self.patient_until: float | None = None
+        """How long it declines a cold slot, once it was offered one."""
         self.state = TicketState.QUEUED
         self.lease: Lease | None = None
         self.refusal: Refusal | None = None

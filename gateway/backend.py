@@ -87,6 +87,8 @@ class Backend:
         self.model_path: str | None = None
         self.props: dict[str, Any] = {}
         """What it last said of itself."""
+        self.on_restart: Callable[[], None] = lambda: None
+        """Its process is another one: nothing that it had in its cache is there any more."""
         self.on_change: Callable[[Backend], None] = lambda _: None
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.affinity import messages_trail, text_trail
 from gateway.chunks import Identity
 from gateway.dialects import (
     ChatDialect,
@@ -153,6 +154,7 @@ DOORS = (
         ("/v1/chat/completions", "/chat/completions"),
         BodyShape(
             check=_check_messages,
+            trail=messages_trail,
             count_names=_COUNTS,
             limit_names=_LIMITS,
             streams=True,
@@ -167,6 +169,7 @@ DOORS = (
         ("/v1/completions", "/completions"),
         BodyShape(
             pieces=_prompts,
+            trail=text_trail,
             count_names=_COUNTS,
             limit_names=_LIMITS,
             streams=True,
@@ -181,6 +184,7 @@ DOORS = (
         ("/v1/responses",),
         BodyShape(
             check=_needs("input"),
+            trail=messages_trail,
             count_names=_COUNTS,
             limit_names=(*_LIMITS[:2], "max_output_tokens", "max_tokens"),
             own_limit="max_output_tokens",
@@ -191,7 +195,7 @@ DOORS = (
     Door(
         "messages",
         ("/v1/messages",),
-        BodyShape(check=_check_messages, limit_names=("max_tokens",), streams=True),
+        BodyShape(check=_check_messages, trail=messages_trail, limit_names=("max_tokens",), streams=True),
         MessagesDialect,
         id_prefix="msg_",
         stamp=_stamp_message,
@@ -207,14 +211,21 @@ DOORS = (
         "native",
         ("/completion",),
         BodyShape(
-            pieces=_prompts, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
+            pieces=_prompts,
+            trail=text_trail,
+            count_names=_COUNTS,
+            limit_names=_LIMITS,
+            own_limit="n_predict",
+            streams=True,
         ),
         NativeDialect,
     ),
     Door(
         "infill",
         ("/infill",),
-        BodyShape(count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True),
+        BodyShape(
+            trail=text_trail, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
+        ),
         NativeDialect,
     ),
     Door("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS),

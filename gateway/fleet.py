@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from admission import AdmissionQueue, Lease, Limiter, QueueLimits, TenantLimits
+from gateway.affinity import Affinity
 from gateway.backend import Backend, BackendState
 from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
@@ -38,6 +39,7 @@ class Fleet:
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.live = LiveAnswers()
         self.history = History()
+        self.affinity = Affinity()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.tenants: tuple[str, ...] = ()
         self.backends: dict[str, Backend] = {}
@@ -85,6 +87,7 @@ class Fleet:
             on_slots=self.scheduler.dispatch,
         )
         backend.on_change = self._changed
+        backend.on_restart = lambda: self.affinity.forget(pool_name)
         backend.pool.on_quarantine = monitor.nudge
         self._entries[entry.name] = entry
         self.backends[entry.name] = self._serving[pool_name] = backend
@@ -115,6 +118,7 @@ class Fleet:
         """Its last request has ended: what its answer still says to the client does not need it."""
         self._retired.discard(backend)
         self._serving.pop(backend.pool.name, None)
+        self.affinity.forget(backend.pool.name)
         await monitor.stop()
         await backend.aclose()
 
@@ -186,6 +190,7 @@ def _queue_limits(settings: Settings) -> QueueLimits:
         max_queue_per_tenant=admission.max_queue if settings.anonymous else admission.max_queue_per_tenant,
         max_queue_bytes=admission.max_queue_bytes,
         queue_timeout_s=admission.queue_timeout_s,
+        affinity_max_wait_s=admission.affinity_max_wait_ms / 1000,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from admission import Demand, Lease
+from gateway.affinity import Trail
 from gateway.body import Body
 from gateway.chunks import Identity
 from gateway.context import RequestContext
@@ -27,6 +28,7 @@ class Generation:
     options: FrameOptions
     supersedes: bytes = b""
     """The client's key under which the latest request wins; empty: none."""
+    trail: Trail = field(default_factory=Trail)
     queue_events: bool = False
     """The client wants to be told its place in the queue."""
 

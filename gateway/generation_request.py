@@ -7,12 +7,13 @@ is the backend's to judge and passes untouched. A `BodyShape` says what the bodi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
 
+from gateway.affinity import Trail
 from gateway.context import TenantIdentity
 from gateway.errors import ClientError
 from gateway.splice import splice
@@ -79,6 +80,8 @@ class BodyShape:
     usage_on_demand: bool = False
     """Whether the protocol has `stream_options.include_usage`."""
 
+    trail: Callable[[Mapping[str, Any], bytes], Trail] = lambda _, session: Trail(session=session)
+    """The beginnings of the prompt, to find the backend that knows the longest of them."""
     bytes_per_token: int = 4
     """For estimates."""
 

@@ -131,6 +131,7 @@ class Monitor:
         self._refused = False
         self.slots_served = True
         self.backend.pool.restarted()
+        self.backend.on_restart()
         self._on_slots()
 
     async def _learn(self) -> None:

@@ -179,6 +179,7 @@ class StreamingAnswer:
     async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
+        self._fleet.affinity.note(lease.pool_name, self._generation.trail)
         self._context.backend = backend.name
         generation = self._generation
         relay = self._relay = Relay(

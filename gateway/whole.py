@@ -89,6 +89,7 @@ class WholeAnswer:
     async def _ask(self, lease: Lease) -> Reply:
         context, generation = self._context, self._generation
         backend = self._fleet.backend_of(lease.pool_name)
+        self._fleet.affinity.note(lease.pool_name, self._generation.trail)
         context.backend = backend.name
         loop = asyncio.get_running_loop()
 

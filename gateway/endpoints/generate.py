@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from admission import Demand
 from gateway.admit import priority_of
+from gateway.affinity import Trail
 from gateway.backend import Backend
 from gateway.chunks import Identity
-from gateway.context import RequestContext, context_of
+from gateway.context import RequestContext, TenantIdentity, context_of
 from gateway.dialects import FrameOptions, KeepAlive
 from gateway.doors import Door
 from gateway.endpoints.asked import Asked, Reader
@@ -34,6 +37,7 @@ from gateway.whole import WholeAnswer
 __all__ = ["Generate"]
 
 MAX_KEY_BYTES = 256
+_SESSION_HEADERS = (b"x-slotgate-session", b"x-session-id", b"x-claude-code-session-id")
 
 
 class Generate:
@@ -63,6 +67,10 @@ class Generate:
         slots = widest(model.backends)
         if slots and request.n > slots:
             raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
+        affinity = self._fleet.affinity
+        trail = Trail()
+        if len(model.backends) > 1:
+            trail = door.body.trail(asked.members, _session(scope, tenant, asked.members))
         upgrade = _upgrade(model.backends, request)
         demand = Demand(
             tenant=tenant.name,
@@ -71,6 +79,7 @@ class Generate:
             cost=request.cost(asked.size, tenant),
             priority=priority_of(scope, tenant),
             body_bytes=asked.size,
+            warmth=affinity.warmth(trail),
         )
         return Generation(
             context=context,
@@ -90,6 +99,7 @@ class Generate:
                 withhold_usage=upgrade.usage,
                 parts=request.parts,
             ),
+            trail=trail,
             queue_events=dict(scope["headers"]).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
@@ -102,6 +112,16 @@ def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
         usage=on_demand and not request.include_usage and not states_usage,
         timings=request.stream and request.running_usage and not request.timings_per_token,
     )
+
+
+def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -> bytes:
+    """What the client calls its conversation, under any of the names in use."""
+    headers = dict(scope["headers"])
+    named = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), b"")
+    key = members.get("prompt_cache_key")
+    if not named and isinstance(key, str):
+        named = key.encode(errors="replace")
+    return tenant.name.encode() + b"\0" + named[:MAX_KEY_BYTES] if named else b""
 
 
 def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:

@@ -5,7 +5,7 @@ Nothing waits: `run` jumps from one event to the next, as the virtual-time loop 
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,10 +64,13 @@ class Simulation:
         cost: float | None = None,
         width: int = 1,
         priority: Priority = Priority.INTERACTIVE,
+        warmth: Mapping[str, int] | None = None,
         then: Callable[[], object] | None = None,
     ) -> Request:
         """A request that costs its seconds unless told otherwise. `then` is called when it has finished."""
-        demand = Demand(tenant, model, width, seconds if cost is None else cost, priority)
+        demand = Demand(
+            tenant, model, width, seconds if cost is None else cost, priority, warmth=warmth or {}
+        )
         request = Request(demand, seconds, then)
         request.ticket = self.scheduler.submit(demand, partial(self._settled.append, request))
         self._look()

@@ -1,0 +1,119 @@
+"""Which backend probably still holds the beginning of a prompt in its KV cache.
+
+A prompt leaves a `Trail`: for each of its beginnings (after the first message, after the second, ...) a hash
+that covers everything up to there. Each backend remembers the beginnings that it has served lately. The next
+turn of a conversation repeats the last one and adds to it, so the backend that knows its longest beginning is
+the warm one. A session that the client names is as good as a beginning of any length.
+
+Nothing here decides anything: admission weighs warmth against free slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+__all__ = ["Affinity", "Trail", "messages_trail", "text_trail"]
+
+REMEMBERED = 4096
+"""Beginnings and sessions that are kept for each backend: some hundred kilobytes."""
+SESSION_BYTES = 1 << 30
+_BEGINNINGS = 64
+"""Of one prompt, the longest ones."""
+_BLOCK_CHARACTERS = 2048
+_LOOKED_AT_BYTES = 64 * 1024
+"""Of one part of a prompt: a picture is told from another by its beginning and its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    beginnings: tuple[tuple[bytes, int], ...] = ()
+    """(hash, bytes up to there), the shortest first."""
+    session: bytes = b""
+
+
+def messages_trail(parsed: Mapping[str, Any], session: bytes = b"") -> Trail:
+    """Of a request with a list of messages. What is rendered before them belongs to the first."""
+    head = [parsed.get(name) for name in ("tools", "system", "instructions")]
+    listed = parsed.get("messages", parsed.get("input"))
+    parts = listed if isinstance(listed, list) else [listed]
+    return _trail(_dumped(head), map(_dumped, parts), session)
+
+
+def text_trail(parsed: Mapping[str, Any], session: bytes = b"") -> Trail:
+    """Of a request with one text."""
+    text = parsed.get("prompt", parsed.get("input_prefix"))
+    if not isinstance(text, str):
+        return Trail(session=session)
+    starts = range(0, len(text) - _BLOCK_CHARACTERS + 1, _BLOCK_CHARACTERS)
+    blocks = (text[start : start + _BLOCK_CHARACTERS].encode(errors="replace") for start in starts)
+    return _trail(b"", blocks, session)
+
+
+def _trail(head: bytes, parts: Iterable[bytes], session: bytes) -> Trail:
+    return Trail(tuple(_beginnings(head, parts))[-_BEGINNINGS:], session)
+
+
+def _beginnings(head: bytes, parts: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    running = hashlib.blake2b(digest_size=8)
+    size = 0
+    for part in (head, *parts):
+        size += len(part)
+        running.update(b"%d:" % len(part) + part[:_LOOKED_AT_BYTES])
+        yield running.digest(), size
+
+
+def _dumped(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return b""
+
+
+class Affinity:
+    """By the names of backends' pools."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._remembered = remembered
+        self._known: dict[str, OrderedDict[bytes, None]] = {}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(known)}" for name, known in self._known.items())
+        return f"<Affinity {sizes or 'of nobody'}>"
+
+    def note(self, pool: str, trail: Trail) -> None:
+        """This prompt is processed there now."""
+        known = self._known.setdefault(pool, OrderedDict())
+        for mark in (*(mark for mark, _ in trail.beginnings), *_session_mark(trail)):
+            known[mark] = None
+            known.move_to_end(mark)
+        while len(known) > self._remembered:
+            known.popitem(last=False)
+        for mark in _session_mark(trail):  # a session has one home
+            for other, marks in self._known.items():
+                if other != pool:
+                    marks.pop(mark, None)
+
+    def forget(self, pool: str) -> None:
+        """The backend has restarted, or is gone."""
+        self._known.pop(pool, None)
+
+    def warmth(self, trail: Trail) -> dict[str, int]:
+        """Bytes of the prompt's beginning that each pool has probably processed already."""
+        found = {pool: _bytes_known(known, trail) for pool, known in self._known.items()}
+        return {pool: size for pool, size in found.items() if size}
+
+
+def _bytes_known(known: OrderedDict[bytes, None], trail: Trail) -> int:
+    if any(mark in known for mark in _session_mark(trail)):
+        return SESSION_BYTES
+    return next((size for mark, size in reversed(trail.beginnings) if mark in known), 0)
+
+
+def _session_mark(trail: Trail) -> tuple[bytes, ...]:
+    return (b"session " + trail.session,) if trail.session else ()
