@@ -9,7 +9,7 @@ from tests.clients.scenes import WORDS, whole
 from tests.clients.tap import PINGS, look_of_keepalives, tapped
 from tests.clients.told import Ask, Client
 from tests.support.gateway import running_gateway, settings_for
-from tests.support.script import Gate
+from tests.support.script import Gate, Sleep
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -44,16 +44,12 @@ async def test_keepalives_reach_the_client_and_not_its_user(client: Client, form
 
 @every_client
 async def test_a_client_may_refuse_them(client: Client) -> None:
-    heard = asyncio.Event()
-    fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})
+    """Several would have been due."""
+    fu = ScriptedUpstream(scripts={client.path: whole(client.path, Sleep(0.3))})
     streaming = {"keepalive_interval_s": 0.05}
-    async with (
-        fu,
-        running_gateway(settings_for(fu.url, streaming=streaming)) as gateway,
-        tapped(gateway.url) as tap,
-    ):
-        asyncio.get_running_loop().call_later(0.5, heard.set)
-        refusing = {"x-slotgate-keepalive": "off"}
-        told = await client.run(Ask(gateway, url=tap.url, max_tokens=None, headers=refusing))
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        async with tapped(gateway.url) as tap:
+            refusing = {"x-slotgate-keepalive": "off"}
+            told = await client.run(Ask(gateway, url=tap.url, max_tokens=None, headers=refusing))
     assert told.pieces == WORDS
     assert not any(sign in tap.seen for sign in PINGS)

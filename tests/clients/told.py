@@ -93,8 +93,6 @@ class Client:
     """The door that it uses."""
     run: Run
     needs_node: bool = False
-    shows_request_id: bool = True
-    """With its errors."""
     errors: dict[int, str] = field(default_factory=dict)
     """The exception for each status; for 200 that of a stream which fails on its way."""
 
