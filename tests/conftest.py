@@ -4,6 +4,7 @@ from hypothesis import settings
 
 from tests.support.fixtures import (
     anyio_backend,
+    cold_llama,
     no_stray_tasks,
     nothing_left,
     pytest_collection_modifyitems,
@@ -15,6 +16,7 @@ from tests.support.fixtures import (
 
 __all__ = [
     "anyio_backend",
+    "cold_llama",
     "no_stray_tasks",
     "nothing_left",
     "pytest_collection_modifyitems",

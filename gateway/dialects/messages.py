@@ -1,7 +1,8 @@
 """Anthropic's messages: named events, ended by `message_stop`.
 
 A silence is broken by `ping` in both forms of keep-alive: some clients do not count comments as progress.
-llama-server writes an id of OpenAI's kind, and errors in OpenAI's shape.
+llama-server writes an id of OpenAI's kind, errors in OpenAI's shape, and begins the use of a tool without its
+input: a call without arguments would have none in clients that add up what comes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class MessagesDialect(Dialect):
         if isinstance(message, dict):
             message["id"] = self._identity.id
             message["model"] = self._identity.model
+        block = chunk.get("content_block")
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            block.setdefault("input", {})
         return [chunk]
 
     def frame(self, chunk: Chunk) -> bytes:

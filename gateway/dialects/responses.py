@@ -1,7 +1,8 @@
 """OpenAI's Responses: named events, ended by `response.completed` or `response.incomplete`.
 
 llama-server leaves out what official clients build on: a number for every event, the place of an item and of
-its part, and model and time in the first events. They are added where they are missing.
+its part, the beginning of a part of reasoning, the id of a function call, and model, time and output in the
+first events. They are added where they are missing.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ class ResponsesDialect(Dialect):
         self._number = 0
         self._response: Chunk | None = None
         """The last response object that left; None before `response.created`."""
-        self._items: list[str] = []
-        """Ids of the output items, in the order in which they were added."""
-        self._parts = 0
-        """Parts of the last item."""
+        self._parts: dict[str, int] = {}
+        """How many parts each output item has, by id, in the order in which the items were added."""
 
     def error_in(self, chunk: Chunk) -> dict[str, Any] | None:
         kind = chunk.get("type")
@@ -51,10 +50,12 @@ class ResponsesDialect(Dialect):
         response = chunk.get("response")
         if isinstance(response, dict):
             self._remember(response)
-        self._place(chunk)
-        chunk.setdefault("sequence_number", self._number)
-        self._number += 1
-        return [chunk]
+        chunks = [*self._reasoning_begins(chunk), chunk]
+        for one in chunks:
+            self._place(one)
+            one.setdefault("sequence_number", self._number)
+            self._number += 1
+        return chunks
 
     def learns(self) -> bool:
         return False
@@ -66,7 +67,8 @@ class ResponsesDialect(Dialect):
         said = error.payload()
         if self._response is None:
             event = {"type": "error", "code": str(said["code"]), "message": said["message"], "param": None}
-            return named_frame({**event, "sequence_number": self._number})
+            # Official clients raise an exception for the member `error`, and for nothing else in this event.
+            return named_frame({**event, "sequence_number": self._number, "error": said})
         failure = {"code": str(said["code"]), "message": said["message"]}
         response = {**self._response, "status": "failed", "error": failure}
         return named_frame({"type": "response.failed", "response": response, "sequence_number": self._number})
@@ -74,21 +76,37 @@ class ResponsesDialect(Dialect):
     def _remember(self, response: Chunk) -> None:
         response["model"] = self._identity.model
         response.setdefault("created_at", self._identity.created)
+        output = response.setdefault("output", [])
+        for item in output if isinstance(output, list) else ():
+            _name_call(item)
         self._response = response
+
+    def _reasoning_begins(self, chunk: Chunk) -> list[Chunk]:
+        """llama-server does not say that a part begins; official clients add text only to one that did."""
+        named = chunk.get("item_id")
+        if chunk.get("type") != "response.reasoning_text.delta" or self._parts.get(str(named)) != 0:
+            return []
+        part = {"type": "reasoning_text", "text": ""}
+        return [{"type": "response.content_part.added", "item_id": named, "part": part}]
 
     def _place(self, chunk: Chunk) -> None:
         """Which item of the output, and which part of it, an event is about."""
         kind = str(chunk.get("type", ""))
         item = chunk.get("item")
-        named = item.get("id") if isinstance(item, dict) else chunk.get("item_id")
+        _name_call(item)
+        named = str(item.get("id") if isinstance(item, dict) else chunk.get("item_id"))
         if kind == "response.output_item.added":
-            self._items.append(str(named))
-            self._parts = 0
-        elif kind == "response.content_part.added":
-            self._parts += 1
-        if named is None:
+            self._parts[named] = 0
+        if named not in self._parts:
             return
-        if str(named) in self._items:
-            chunk.setdefault("output_index", self._items.index(str(named)))
+        if kind == "response.content_part.added":
+            self._parts[named] += 1
+        chunk.setdefault("output_index", list(self._parts).index(named))
         if "output_text" in kind or "content_part" in kind or "refusal" in kind or "reasoning_text" in kind:
-            chunk.setdefault("content_index", max(0, self._parts - 1))
+            chunk.setdefault("content_index", max(0, self._parts[named] - 1))
+
+
+def _name_call(item: object) -> None:
+    """A function call without an id gets that by which its arguments name it: the id of the call."""
+    if isinstance(item, dict) and "call_id" in item:
+        item.setdefault("id", item["call_id"])

@@ -17,7 +17,7 @@ from tests.support.leaks import no_children_left, no_tasks_left
 from tests.support.llama import MissingPartError, RealLlama, smollm2
 from tests.support.tiny_model import write_tiny_model
 
-REAL_FIXTURES = {"tiny_llama", "run_llama", "small_model"}
+REAL_FIXTURES = {"cold_llama", "tiny_llama", "run_llama", "small_model"}
 
 RunLlama = Callable[[RealLlama], RealLlama]
 
@@ -72,6 +72,17 @@ def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
     """One llama-server for the whole run: 4 slots of 4,096 tokens."""
     need_the_wheel()
     with RealLlama(tiny_model) as llama:
+        yield llama
+
+
+@pytest.fixture(scope="session")
+def cold_llama(tiny_model: Path) -> Iterator[RealLlama]:
+    """One that reads every prompt from its beginning: what it says without chance is always the same.
+
+    What is left of an earlier prompt in a slot changes the last digits of what is computed on top of it.
+    """
+    need_the_wheel()
+    with RealLlama(tiny_model, args=("--no-cache-prompt",)) as llama:
         yield llama
 
 

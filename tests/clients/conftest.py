@@ -1,0 +1,39 @@
+"""The programs and packages outside Python that some clients need."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from tests.clients.node_js import HOME
+from tests.clients.told import Client
+
+NODE = 20
+"""The oldest version that the packages support."""
+
+
+@pytest.fixture(scope="session")
+def node_clients() -> None:
+    """Skips, with the reason, where the Node clients cannot run. `make install` installs their packages."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    version = subprocess.run(("node", "--version"), capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < NODE:
+        pytest.skip(f"node {version} is too old, the clients need {NODE}")
+    wanted = json.loads((HOME / "package.json").read_text())["dependencies"]
+    missing = [name for name in wanted if not (HOME / "node_modules" / name / "package.json").exists()]
+    if missing:
+        pytest.skip(f"{', '.join(missing)}: not installed; `make install` does it where there is npm")
+
+
+@pytest.fixture(autouse=True)
+def what_the_client_needs(request: pytest.FixtureRequest) -> None:
+    params = getattr(getattr(request.node, "callspec", None), "params", {})
+    client = params.get("client")
+    if not isinstance(client, Client):
+        return
+    if client.needs_node:
+        request.getfixturevalue("node_clients")
+    if client.name.startswith("curl") and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")

@@ -1,0 +1,90 @@
+"""curl, in the versions of HTTP that it can be told to speak. It shows the stream as it is."""
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+
+import orjson
+
+from tests.clients.told import Ask, Client, Failure, Run, Told
+from tests.support.gateway import CHAT
+from tests.support.http1 import parse_head
+from tests.support.sse import FrameReader, data_of
+
+WITHIN_S = 30.0
+DONE = b"[DONE]"
+STATUSES = dict.fromkeys((200, 400, 401, 404, 429, 500, 503), "curl")
+
+
+def speaks(*options: str) -> Run:
+    async def run(ask: Ask) -> Told:
+        body = {"model": ask.model, "messages": ask.messages, "temperature": 0, "stream": True}
+        body["stream_options"] = {"include_usage": True}
+        if ask.max_tokens is not None:
+            body["max_tokens"] = ask.max_tokens
+        headers = {"content-type": "application/json", "authorization": f"Bearer {ask.key}", **ask.headers}
+        lines = [word for name, value in headers.items() for word in ("-H", f"{name}: {value}")]
+        request = ("--data-binary", "@-", f"{ask.base}{CHAT}")
+        command = ("curl", "-q", "-sS", "-N", "-i", "--noproxy", "*", *options, *lines, *request)
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await _listen(process, ask, json.dumps(body).encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    return run
+
+
+async def _listen(process: asyncio.subprocess.Process, ask: Ask, body: bytes) -> Told:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(body)
+    process.stdin.close()
+    told, reader, done = Told(), FrameReader(), False
+    head = parse_head((await process.stdout.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n"))
+    status = int(head.start_line.split(b" ")[1])
+    told.request_id = dict(head.headers)[b"x-request-id"].decode()
+    if status != 200:
+        error = orjson.loads(await process.stdout.read())["error"]
+        told.failure = Failure("curl", status, error["code"], told.request_id, error["message"])
+    while data := await process.stdout.read(65536):
+        for frame in reader.feed(data):
+            assert not done, f"{frame!r} behind the end"
+            done = data_of(frame) == DONE
+            if data_of(frame) and not done:
+                _hear(told, orjson.loads(data_of(frame)))
+            if ask.leaves(told):
+                process.terminate()
+                await process.wait()
+                await ask.left()
+                return told
+    assert not reader.rest, reader.rest
+    complaints = (await process.stderr.read()).decode()
+    assert await process.wait() == 0, complaints
+    assert done == (told.failure is None), told
+    return told
+
+
+def _hear(told: Told, chunk: dict[str, object]) -> None:
+    if isinstance(error := chunk.get("error"), dict):
+        told.failure = Failure("curl", None, error["code"], told.request_id, error["message"])
+        return
+    if isinstance(usage := chunk.get("usage"), dict):
+        told.tokens = usage["completion_tokens"]
+    choices = chunk["choices"]
+    assert isinstance(choices, list)
+    for choice in choices:
+        told.finish = choice["finish_reason"] or told.finish
+        if choice["delta"].get("content"):
+            told.pieces.append(choice["delta"]["content"])
+
+
+CLIENTS = (
+    Client("curl", CHAT, speaks("--http1.1"), errors=STATUSES),
+    Client("curl http/1.0", CHAT, speaks("--http1.0"), errors=STATUSES),
+    Client("curl http/2 upgrade", CHAT, speaks("--http2"), errors=STATUSES),
+)

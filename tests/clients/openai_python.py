@@ -1,0 +1,216 @@
+"""The official `openai` package: both clients, plain streams and the streaming helpers, three doors."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
+
+from tests.clients.told import PARAMETERS, TOOL, Ask, Client, Failure, Run, Told, in_a_thread
+from tests.support.gateway import CHAT
+
+ERRORS = {
+    200: "APIError",
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "InternalServerError",
+}
+EVENTS = {**ERRORS, 200: "response.failed"}
+"""A Responses stream that fails says so in an event, and raises nothing."""
+CHAT_TOOL = {"type": "function", "function": {"name": TOOL, "parameters": PARAMETERS, "strict": True}}
+RESPONSES_TOOL = {"type": "function", "name": TOOL, "parameters": PARAMETERS, "strict": True}
+
+
+def options(ask: Ask) -> dict[str, Any]:
+    return {
+        "base_url": f"{ask.base}/v1",
+        "api_key": ask.key,
+        "max_retries": 0,
+        "default_headers": ask.headers,
+    }
+
+
+@asynccontextmanager
+async def async_client(ask: Ask) -> AsyncIterator[AsyncOpenAI]:
+    """Proxy variables of the environment are none of the tests' business."""
+    async with DefaultAsyncHttpxClient(trust_env=False) as http:
+        yield AsyncOpenAI(http_client=http, **options(ask))
+
+
+def failure_of(error: openai.APIError) -> Failure:
+    status = error.status_code if isinstance(error, openai.APIStatusError) else None
+    request_id = error.request_id if isinstance(error, openai.APIStatusError) else None
+    return Failure(type(error).__name__, status, error.code, request_id, error.message)
+
+
+def chat_params(ask: Ask) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "model": ask.model,
+        "messages": ask.messages,
+        "temperature": 0,
+        "stream_options": {"include_usage": True},
+    }
+    if ask.max_tokens is not None:
+        params["max_tokens"] = ask.max_tokens
+    return params | ({"tools": [CHAT_TOOL]} if ask.tools else {})
+
+
+def text_params(ask: Ask) -> dict[str, Any]:
+    limit = {} if ask.max_tokens is None else {"max_tokens": ask.max_tokens}
+    return {"model": ask.model, "prompt": ask.prompt, "temperature": 0, **limit}
+
+
+def response_params(ask: Ask) -> dict[str, Any]:
+    params: dict[str, Any] = {"model": ask.model, "input": ask.prompt, "temperature": 0}
+    if ask.max_tokens is not None:
+        params["max_output_tokens"] = ask.max_tokens
+    return params | ({"tools": [RESPONSES_TOOL]} if ask.tools else {})
+
+
+# -- what a chunk or an event tells the user
+
+
+def hear_chunk(told: Told, chunk: Any) -> None:  # noqa: ANN401
+    told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
+    for choice in chunk.choices:
+        told.finish = choice.finish_reason or told.finish
+        if choice.delta.content:
+            told.pieces.append(choice.delta.content)
+        for call in choice.delta.tool_calls or ():
+            name, arguments = told.call or ("", "")
+            told.call = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
+
+
+def hear_text(told: Told, chunk: Any) -> None:  # noqa: ANN401
+    told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
+    for choice in chunk.choices:
+        told.finish = choice.finish_reason or told.finish
+        if choice.text:
+            told.pieces.append(choice.text)
+
+
+def hear_event(told: Told, event: Any) -> None:  # noqa: ANN401
+    if event.type == "response.output_text.delta":
+        told.pieces.append(event.delta)
+    elif event.type == "response.completed":
+        hear_response(told, event.response)
+    elif event.type == "response.failed":
+        error = event.response.error
+        told.failure = Failure(event.type, code=error.code, message=error.message)
+    elif event.type == "error":
+        told.failure = Failure(event.type, code=event.code, message=event.message)
+
+
+def hear_response(told: Told, response: Any) -> None:  # noqa: ANN401
+    told.finish, told.tokens = response.status, response.usage.output_tokens
+    for item in response.output:
+        if item.type == "function_call":
+            told.call = (item.name, item.arguments)
+
+
+# -- the clients
+
+
+def create(
+    create_of: Callable[[Any], Any], params: Callable[[Ask], Any], hear: Callable[[Told, Any], None]
+) -> tuple[Run, Run]:
+    """`client.….create(stream=True)`, asynchronous and not."""
+
+    async def run(ask: Ask) -> Told:
+        told = Told()
+        try:
+            async with async_client(ask) as client:
+                stream = await create_of(client)(stream=True, **params(ask))
+                told.request_id = stream.response.headers["x-request-id"]
+                async for event in stream:
+                    hear(told, event)
+                    if ask.leaves(told):
+                        await stream.close()
+                        await ask.left()
+                        break
+        except openai.APIError as error:
+            told.failure = failure_of(error)
+        return told
+
+    def body(ask: Ask, told: Told, left: Callable[[], None]) -> None:
+        try:
+            with DefaultHttpxClient(trust_env=False) as http:
+                stream = create_of(OpenAI(http_client=http, **options(ask)))(stream=True, **params(ask))
+                told.request_id = stream.response.headers["x-request-id"]
+                for event in stream:
+                    hear(told, event)
+                    if ask.leaves(told):
+                        stream.close()
+                        left()
+                        break
+        except openai.APIError as error:
+            told.failure = failure_of(error)
+
+    return run, in_a_thread(body)
+
+
+async def chat_helper(ask: Ask) -> Told:
+    """`client.chat.completions.stream`, which adds up what came."""
+    told = Told()
+    try:
+        async with async_client(ask) as client:
+            async with client.chat.completions.stream(**chat_params(ask)) as stream:
+                async for event in stream:
+                    if event.type == "content.delta":
+                        told.pieces.append(event.delta)
+                    elif event.type == "tool_calls.function.arguments.done":
+                        told.call = (event.name, event.arguments)
+                    if ask.leaves(told):
+                        break
+                snapshot = stream.current_completion_snapshot
+            if ask.leave_after is not None:
+                await ask.left()
+                return told
+            [choice] = snapshot.choices
+            assert told.text == (choice.message.content or ""), "the sum is the text"
+            told.finish = choice.finish_reason
+            told.tokens = snapshot.usage.completion_tokens if snapshot.usage else None
+    except openai.APIError as error:
+        told.failure = failure_of(error)
+    return told
+
+
+async def responses_helper(ask: Ask) -> Told:
+    """`client.responses.stream`, which adds up what came."""
+    told = Told()
+    try:
+        async with async_client(ask) as client:
+            async with client.responses.stream(**response_params(ask)) as stream:
+                async for event in stream:
+                    hear_event(told, event)
+                    if ask.leaves(told):
+                        break
+                if ask.leave_after is None and told.failure is None:
+                    final = await stream.get_final_response()
+                    assert told.text == final.output_text, "the sum is the text"
+                    hear_response(told, final)
+            if ask.leave_after is not None:
+                await ask.left()
+    except openai.APIError as error:
+        told.failure = failure_of(error)
+    return told
+
+
+_chat = create(lambda client: client.chat.completions.create, chat_params, hear_chunk)
+_text = create(lambda client: client.completions.create, text_params, hear_text)
+_responses = create(lambda client: client.responses.create, response_params, hear_event)
+
+CLIENTS = (
+    Client("openai chat", CHAT, _chat[0], errors=ERRORS),
+    Client("openai chat, sync", CHAT, _chat[1], errors=ERRORS),
+    Client("openai chat, helper", CHAT, chat_helper, errors=ERRORS),
+    Client("openai completions", "/v1/completions", _text[0], errors=ERRORS),
+    Client("openai completions, sync", "/v1/completions", _text[1], errors=ERRORS),
+    Client("openai responses", "/v1/responses", _responses[0], errors=EVENTS),
+    Client("openai responses, sync", "/v1/responses", _responses[1], errors=EVENTS),
+    Client("openai responses, helper", "/v1/responses", responses_helper, errors=EVENTS),
+)

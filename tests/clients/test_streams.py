@@ -1,0 +1,70 @@
+"""A stream through every client: what the real llama-server says is what the user reads."""
+
+import orjson
+import pytest
+
+from tests.clients.every import every_client, every_client_with_tools
+from tests.clients.scenes import CALL, tool_events
+from tests.clients.tap import look_of_keepalives, tapped
+from tests.clients.told import Ask, Client
+from tests.support.client import RawClient
+from tests.support.gateway import CHAT, running_gateway, settings_for
+from tests.support.llama import RealLlama
+from tests.support.script import stream
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+LONG = " ".join(["word"] * 500)
+"""About 3,500 tokens of this model."""
+COUNT = 12
+
+
+async def said_by(llama: RealLlama, prompt: str, path: str) -> str:
+    """The model's answer without gateway or client."""
+    if path == "/v1/completions":
+        body: dict[str, object] = {"prompt": prompt}
+    else:
+        path, body = CHAT, {"messages": [{"role": "user", "content": prompt}]}
+    async with await RawClient.connect(llama.url) as client:
+        await client.post(path, {**body, "max_tokens": COUNT, "temperature": 0})
+        [choice] = orjson.loads(await client.body(within=30))["choices"]
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+@every_client
+async def test_the_user_reads_what_the_model_says(client: Client, cold_llama: RealLlama) -> None:
+    expected = await said_by(cold_llama, "hi", client.path)
+    async with running_gateway(settings_for(cold_llama.url)) as gateway:
+        told = await client.run(Ask(gateway, max_tokens=COUNT, headers={"x-request-id": "req-1"}))
+    assert told.failure is None
+    assert told.text == expected
+    assert len(told.pieces) > 1, "it came in pieces"
+    assert told.tokens == COUNT
+    assert told.finish in ("length", "max_tokens", "completed"), "as the protocol says it"
+    assert told.request_id in (None, "req-1")
+
+
+@every_client
+async def test_the_same_after_a_long_prompt_and_its_keepalives(client: Client, cold_llama: RealLlama) -> None:
+    expected = await said_by(cold_llama, LONG, client.path)
+    streaming = {"keepalive_interval_s": 0.01, "keepalive": "chunk"}
+    settings = settings_for(cold_llama.url, streaming=streaming)
+    async with running_gateway(settings) as gateway, tapped(gateway.url) as tap:
+        told = await client.run(Ask(gateway, url=tap.url, prompt=LONG, max_tokens=COUNT))
+    assert look_of_keepalives(client.path, "chunk") in tap.seen
+    assert told.failure is None
+    assert told.text == expected
+    assert told.tokens == COUNT
+
+
+@every_client_with_tools
+async def test_a_call_of_a_tool_is_put_together(client: Client) -> None:
+    """And a thought before it disturbs nobody."""
+    fu = ScriptedUpstream(scripts={client.path: stream(*tool_events(client.path))})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        told = await client.run(Ask(gateway, tools=True, max_tokens=None))
+    assert told.failure is None
+    assert told.call == CALL
+    assert told.text == ""
+    assert told.finish in ("tool_calls", "tool_use", "completed")
