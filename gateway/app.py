@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import Caller
 from gateway.doors import DOORS, Door
-from gateway.endpoints.admin import CancelAny, OperatorOnly, Reload, Requests, Status
+from gateway.endpoints.admin import CancelAny, OperatorOnly, PrometheusText, Reload, Requests, Status
 from gateway.endpoints.ask import Ask
 from gateway.endpoints.asked import Reader
 from gateway.endpoints.by_method import ByMethod, unknown_path
@@ -36,7 +36,7 @@ PUBLIC_PATHS = frozenset({"/health", "/ready"})
 """What needs no key."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
-OPERATOR_PREFIXES = ("/admin",)
+OPERATOR_PREFIXES = ("/admin", "/metrics")
 """What needs the operator's key and no other."""
 
 
@@ -80,6 +80,7 @@ def _operators(fleet: Fleet, keys: Keys, operations: Operations) -> list[Route]:
         return Route(path, ByMethod(**guarded))
 
     return [
+        route("/metrics", GET=PrometheusText(fleet.metrics)),
         route("/admin/status", GET=Status(fleet)),
         route("/admin/requests", GET=Requests(fleet)),
         route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
@@ -99,7 +100,7 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
 def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
-    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, fleet.history.put)]
+    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, fleet.ended)]
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)

@@ -15,9 +15,11 @@ from gateway.affinity import Affinity
 from gateway.backend import Backend, BackendState
 from gateway.buffers import BufferBudget
 from gateway.catalogue import Catalogue
+from gateway.context import RequestContext
 from gateway.errors import CapacityError, GatewayError
 from gateway.history import History
 from gateway.live import LiveAnswers
+from gateway.metrics import Metrics
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant
@@ -52,6 +54,7 @@ class Fleet:
         self.catalogue = Catalogue()
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
+        self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -153,6 +156,11 @@ class Fleet:
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
+
+    def ended(self, context: RequestContext, now: float) -> None:
+        """A request has ended: what is kept of it, and counted."""
+        self.history.put(context, now)
+        self.metrics.observe(context, now)
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.

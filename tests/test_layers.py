@@ -26,6 +26,7 @@ THIRD_PARTIES = {
         "gateway.upstream.transport",
     },
     "pydantic": {"gateway.settings"},
+    "prometheus_client": {"gateway.metrics"},
     "python_multipart": {"gateway.multipart"},
     "pydantic_core": {"gateway.settings"},
     "uvicorn": {

@@ -17,11 +17,12 @@ from gateway.endpoints.requests import cancel
 from gateway.errors import ClientError
 from gateway.fleet import Fleet
 from gateway.live import LiveAnswers
+from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.operations import Operations
-from gateway.replies import send_json
+from gateway.replies import send_json, send_whole
 from gateway.settings import SettingsError
 
-__all__ = ["OPERATOR", "CancelAny", "OperatorOnly", "Reload", "Requests", "Status"]
+__all__ = ["OPERATOR", "CancelAny", "OperatorOnly", "PrometheusText", "Reload", "Requests", "Status"]
 
 OPERATOR = TenantIdentity("operator", models=())
 
@@ -57,6 +58,16 @@ class Status:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, status_of(self._fleet))
+
+
+class PrometheusText:
+    """`GET /metrics`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_whole(send, 200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
 
 
 class Requests:

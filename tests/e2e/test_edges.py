@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from starlette.routing import Route
 
-from gateway.app import Keys, routes
+from gateway.app import OPERATOR_PREFIXES, Keys, routes
 from gateway.endpoints.by_method import ByMethod
 from gateway.fleet import Fleet
 from gateway.keys import hash_key
@@ -63,7 +63,7 @@ class Place:
 
     @property
     def key(self) -> bytes:
-        return b"authorization: Bearer " + (OPERATOR if self.path.startswith("/admin") else TENANT)
+        return b"authorization: Bearer " + (OPERATOR if self.path.startswith(OPERATOR_PREFIXES) else TENANT)
 
 
 def _place(route: Route) -> Place:
