@@ -1,0 +1,83 @@
+"""The dashboard and the alerts in docker/monitoring name metrics and labels that the gateway really has."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from admission import QueueLimits, Scheduler, SlotPool
+from gateway.backend import Backend
+from gateway.context import RequestContext
+from gateway.live import LiveAnswers
+from gateway.metrics import Metrics
+
+MONITORING = Path(__file__).parent.parent / "docker" / "monitoring"
+_NAME = re.compile(r"\b((?:slotgate|process)_[a-z_]+)(?:\{([^}]*)\})?")
+_GROUPING = re.compile(r"by \(([^)]*)\)")
+_BY_PROMETHEUS = {"le", "job", "instance"}
+
+
+def metrics() -> dict[str, set[str]]:
+    """All series of a gateway in which everything has happened once, with their labels."""
+    scheduler = Scheduler(QueueLimits(1, 1, 1, 1), lambda: 0.0)
+    scheduler.route({"m": [SlotPool("gpu0", 1)]})
+    made = Metrics(scheduler, LiveAnswers(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
+    for facts in (
+        {"code": "rate_limited", "status": 429},
+        {"code": "upstream_broken", "status": 502},
+        {"outcome": "client_gone", "status": 200, "queued_at": 0.0, "granted_at": 0.0},
+    ):
+        context = RequestContext("1", 0.0, model="m", first_output_at=1.0, completion_tokens=5, **facts)  # type: ignore[arg-type]
+        made.observe(context, 2.0)
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(made.text().decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def expressions() -> Iterator[str]:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]
+    rules = (MONITORING / "alerts.yaml").read_text()
+    yield from re.findall(r"expr: (?:>-\s+)?(.+)", rules)
+
+
+@pytest.mark.parametrize("expression", list(expressions()))
+def test_an_expression_uses_series_and_labels_that_exist(expression: str) -> None:
+    known = metrics()
+    used = _NAME.findall(expression)
+    assert used, expression
+    labels: set[str] = set()
+    for name, matchers in used:
+        assert name in known, name
+        labels |= known[name]
+        for label in re.findall(r"(\w+)\s*=", matchers):
+            assert label in known[name] | _BY_PROMETHEUS, (name, label)
+    for grouping in _GROUPING.findall(expression):
+        for label in grouping.split(","):
+            assert label.strip() in labels | _BY_PROMETHEUS, (expression, label)
+    for label in re.findall(r"label_values\([^,]+, (\w+)\)", expression):
+        assert label in labels
+
+
+def test_every_metric_of_the_gateways_own_is_on_the_dashboard_or_in_an_alert() -> None:
+    families = {
+        re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in metrics() if "slotgate" in name
+    }
+    shown = " ".join(expressions())
+    unseen = {family for family in families if family not in shown} - {"slotgate_requests_in_flight"}
+    assert unseen == set()
+
+
+def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+    panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(panels) == len({panel["id"] for panel in panels})
