@@ -52,7 +52,7 @@ lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
 	@$(PIP) install uv
 	@$(call compile,serve,)
 	@$(call compile,local,--extra local)
-	@$(call compile,dev,--extra local --extra test)
+	@$(call compile,dev,--extra local --extra test --extra postgres)
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

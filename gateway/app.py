@@ -24,8 +24,10 @@ from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
 from gateway.endpoints.native_status import Props, Slots
 from gateway.endpoints.requests import CancelRequest
+from gateway.endpoints.usage import UsageTotals
 from gateway.fleet import Fleet
 from gateway.settings import Settings
+from gateway.usage import Usage
 from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
 from middleware.authentication import presented_keys
 
@@ -47,12 +49,15 @@ class Keys:
     operator: Callable[[bytes], bool] | None = None
 
 
-def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
+def routes(settings: Settings, fleet: Fleet, keys: Keys, usage: Usage) -> list[Route]:
     reader = Reader(settings.server)
 
     def endpoint(door: Door) -> ByMethod:
         kind = Generate if door.takes_slot else Ask
         return ByMethod(POST=kind(settings, fleet, door, reader))
+
+    def operators(endpoint: ASGIApp) -> ByMethod:
+        return ByMethod(GET=OperatorOnly(endpoint, keys.operator, presented_keys))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     return [
@@ -63,7 +68,8 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys) -> list[Route]:
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
-        Route("/admin/status", ByMethod(GET=OperatorOnly(Status(fleet), keys.operator, presented_keys))),
+        Route("/admin/status", operators(Status(fleet))),
+        Route("/admin/usage", operators(UsageTotals(usage))),
         Route("/ready", ByMethod(GET=Ready(fleet))),
     ]
 
@@ -77,10 +83,10 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
     return shown
 
 
-def stack(settings: Settings, keys: Keys) -> list[Layer]:
+def stack(settings: Settings, keys: Keys, usage: Usage) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
-    layers: list[Layer] = [RequestId, AccessLog]
+    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, on_end=usage.note)]
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)
@@ -102,9 +108,9 @@ def stack(settings: Settings, keys: Keys) -> list[Layer]:
     return layers
 
 
-def build_app(settings: Settings, fleet: Fleet, keys: Keys) -> ASGIApp:
-    app: ASGIApp = Router(routes(settings, fleet, keys), redirect_slashes=False, default=unknown_path)
-    for layer in reversed(stack(settings, keys)):
+def build_app(settings: Settings, fleet: Fleet, keys: Keys, usage: Usage) -> ASGIApp:
+    app: ASGIApp = Router(routes(settings, fleet, keys, usage), redirect_slashes=False, default=unknown_path)
+    for layer in reversed(stack(settings, keys, usage)):
         app = layer(app)
     return _http_only(app)
 

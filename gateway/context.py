@@ -43,6 +43,10 @@ class RequestContext:
     id: str
     began_at: float
     tenant: TenantIdentity = ANONYMOUS
+    key: str | None = None
+    """The name of the key that it came with, if that has one."""
+    path: str = ""
+    """Of the door that it came through: the first of its paths."""
     status: int | None = None
     """The status that was sent; None while the response has not begun."""
     model: str | None = None
@@ -61,6 +65,7 @@ class RequestContext:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    ended_at: float | None = None
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
 
@@ -75,6 +80,22 @@ class RequestContext:
     def first_output_s(self) -> float | None:
         """Seconds from the request's beginning to the first generated output."""
         return None if self.first_output_at is None else self.first_output_at - self.began_at
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from its beginning to its end, once it is over."""
+        return None if self.ended_at is None else self.ended_at - self.began_at
+
+    @property
+    def final_status(self) -> int | None:
+        """The status that was sent, or 499 for a client that left; None if nothing was sent."""
+        return 499 if self.outcome == "client_gone" else self.status
+
+    @property
+    def final_outcome(self) -> str:
+        """`ok`, `error`, or what is known better, once it is over."""
+        failed = self.code is not None or self.status is None or self.status >= 400
+        return self.outcome or ("error" if failed else "ok")
 
     def server_timing(self, now: float) -> bytes:
         """The header `server-timing`, as far as known: milliseconds queued, milliseconds upstream."""

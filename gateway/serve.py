@@ -23,11 +23,13 @@ from gateway.open_files import allow_connections
 from gateway.server import ListenError, Server
 from gateway.settings import Settings, Tenant
 from gateway.stopping import stop_signals
+from gateway.usage import StoreFault, Usage, keeping
 
 __all__ = ["Moments", "assemble", "keys_of", "serve"]
 
 
 CANNOT_LISTEN = 2
+CANNOT_RECORD = 2
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -41,7 +43,8 @@ class Moments:
 
 
 def serve(settings: Settings, children: Children | None = None, moments: Moments | None = None) -> int:
-    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
+    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on or
+    the records of usage cannot be kept.
 
     `children` are the processes behind the backends with a command; left out, the settings say what to run.
     Raises what `moments.started` raises.
@@ -53,15 +56,19 @@ def serve(settings: Settings, children: Children | None = None, moments: Moments
     except ListenError as error:
         print(error, file=sys.stderr)
         return CANNOT_LISTEN
+    except StoreFault as fault:
+        print(f"usage.store: {fault}", file=sys.stderr)
+        return CANNOT_RECORD
     return 0
 
 
 async def _serve(settings: Settings, children: Children, moments: Moments) -> None:
-    async with children:
+    async with keeping(settings.usage) as usage, children:
         if moments.started is not None:
             await moments.started()
         with stop_signals() as stop:
-            async with assemble(children.located(settings), children.environ(os.environ)) as (app, fleet):
+            environ = children.environ(os.environ)
+            async with assemble(children.located(settings), environ, usage) as (app, fleet):
                 children.follow(fleet.monitors)
                 server = Server(app, settings.server)
                 await server.listen()
@@ -84,11 +91,14 @@ def _settle_the_collector() -> None:
 
 @asynccontextmanager
 async def assemble(
-    settings: Settings, environ: Mapping[str, str] = os.environ
+    settings: Settings, environ: Mapping[str, str] = os.environ, usage: Usage | None = None
 ) -> AsyncIterator[tuple[ASGIApp, Fleet]]:
-    """The application and its backends in the running event loop. Nothing is left when it is left."""
+    """The application and its backends in the running event loop. Nothing is left when it is left.
+
+    Without `usage`, nobody notes what requests used.
+    """
     fleet = Fleet(settings, environ)
-    app = build_app(settings, fleet, keys_of(settings))
+    app = build_app(settings, fleet, keys_of(settings), usage or Usage())
     fleet.start()
     try:
         yield app, fleet

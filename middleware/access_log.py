@@ -1,9 +1,13 @@
-"""One line a request, whatever happened to it. Nothing per frame; no prompt, no key."""
+"""One line a request, whatever happened to it. Nothing per frame; no prompt, no key.
+
+Here every request ends, and whoever keeps books of requests is told.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,8 +24,9 @@ log = structlog.stdlib.get_logger("slotgate.access")
 class AccessLog:
     """A client that left is an outcome, logged at the level of any other (499), and goes no further."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_end: Callable[[RequestContext], None] = lambda _: None) -> None:
         self._app = app
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
@@ -30,17 +35,18 @@ class AccessLog:
         except ClientGone:
             context.outcome = context.outcome or "client_gone"
         finally:
+            context.ended_at = asyncio.get_running_loop().time()
+            self._on_end(context)
             self._line(scope, context)
 
     def _line(self, scope: Scope, context: RequestContext) -> None:
         level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
-        status = 499 if context.outcome == "client_gone" else context.status
         facts = {
             "id": context.id,
             "method": scope["method"],
             "path": scope["path"],
-            "status": status,
-            "outcome": context.outcome or _outcome(context),
+            "status": context.final_status,
+            "outcome": context.final_outcome,
             "code": context.code,
             "tenant": context.tenant.name,
             "model": context.model,
@@ -48,18 +54,12 @@ class AccessLog:
             "stream": context.stream,
             "queue_ms": _ms(context.queue_s),
             "ttft_ms": _ms(context.first_output_s),
-            "total_ms": _ms(asyncio.get_running_loop().time() - context.began_at),
+            "total_ms": _ms(context.duration_s),
             "prompt_tokens": context.prompt_tokens,
             "cached_tokens": context.cached_tokens,
             "completion_tokens": context.completion_tokens,
         }
         log.log(level, "request", **{name: value for name, value in facts.items() if value is not None})
-
-
-def _outcome(context: RequestContext) -> str:
-    if context.code is not None or context.status is None or context.status >= 400:
-        return "error"
-    return "ok"
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -25,6 +25,7 @@ THIRD_PARTIES = {
         "gateway.relay",
         "gateway.upstream.transport",
     },
+    "psycopg": {"gateway.usage.postgres"},
     "pydantic": {"gateway.settings"},
     "python_multipart": {"gateway.multipart"},
     "pydantic_core": {"gateway.settings"},

@@ -15,7 +15,6 @@ from gateway.settings.values import Table
 NOT_YET: Mapping[str, str] = MappingProxyType(
     {
         "admission.store": 'slots are counted in one process, so the only store is "memory"',
-        "usage.store": 'usage is not recorded, so the only store is "none"',
         "tenant.key": "keys have no name and no end; list their hashes in key_hashes",
         "tenant.requests_per_minute": "a tenant is limited by max_concurrent only",
         "tenant.tokens_per_minute": "a tenant is limited by max_concurrent only",
