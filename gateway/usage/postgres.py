@@ -25,7 +25,7 @@ CONNECT_S = 5
 STATEMENT_S = 10.0
 _LOCK = 0x736C6F7467617465
 """Held while the table is made: of several gateways that start together, one makes it."""
-_NO_DRIVER = "a postgresql:// store needs the driver psycopg: pip install 'slotgate[postgres]'"
+_NO_DRIVER = "a postgresql:// store needs the driver psycopg: pip install 'psycopg[binary]'"
 
 
 class PostgresStore:

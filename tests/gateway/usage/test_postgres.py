@@ -90,6 +90,6 @@ def test_a_driver_that_is_not_there_is_a_fault_that_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     store = PostgresStore("postgresql://localhost/usage", "postgresql://localhost/usage")
-    assert "slotgate[postgres]" in (store.fault() or "")
+    assert "psycopg[binary]" in (store.fault() or "")
     with pytest.raises(StoreFault, match="pip install"):
         store.prepare()
