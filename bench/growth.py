@@ -75,7 +75,10 @@ def _peer(name: str, *, slots: int = 1200, keys: int = 1) -> Peer:
     def launch(site: Site) -> Launch:
         config = site.write("slotgate.toml", _configuration(site, slots=slots, keys=keys))
         argv = [site.program, "-m", "gateway", "serve", "--config", config]
-        env = {"SLOTGATE_SERVER__PORT": str(site.port)}
+        env = {
+            "SLOTGATE_SERVER__PORT": str(site.port),
+            "SLOTGATE_USAGE__STORE": f"sqlite:///{site.folder / 'slotgate.db'}",
+        }
         return Launch(argv, env, headers=(("Authorization", f"Bearer {CALM}"),))
 
     return Peer(name=name, about="", install=lambda _: sys.executable, launch=launch)

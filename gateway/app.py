@@ -24,6 +24,7 @@ from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
 from gateway.endpoints.native_status import Props, Slots
 from gateway.endpoints.requests import CancelRequest
+from gateway.endpoints.usage import UsageTotals
 from gateway.fleet import Fleet
 from gateway.operations import Operations
 from gateway.settings import Settings
@@ -57,6 +58,9 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations 
         kind = Generate if door.takes_slot else Ask
         return ByMethod(POST=kind(settings, fleet, door, reader))
 
+    def operators(endpoint: ASGIApp) -> ByMethod:
+        return ByMethod(GET=OperatorOnly(endpoint, keys.operator, presented_keys))
+
     models = ByMethod(GET=ListModels(fleet.catalogue))
     return [
         *(Route(path, served) for door in DOORS for served in (endpoint(door),) for path in door.paths),
@@ -84,6 +88,7 @@ def _operators(fleet: Fleet, keys: Keys, operations: Operations) -> list[Route]:
         route("/admin/status", GET=Status(fleet)),
         route("/admin/requests", GET=Requests(fleet)),
         route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
+        route("/admin/usage", GET=UsageTotals(fleet.usage)),
         route("/admin/reload", POST=Reload(operations)),
     ]
 

@@ -15,6 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
+    from gateway.settings import Usage as UsageSettings
 
 USAGE_ERROR = 2
 
@@ -26,6 +27,7 @@ CONFIG = click.option(
     metavar="FILE",
     help="The configuration, a TOML file.",
 )
+BY = "Any of tenant, key, model, backend, day, outcome; empty for one sum of all."
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -52,7 +54,12 @@ def check(config: Path | None) -> None:
     """Validate a configuration and explain what it means."""
     settings = _loaded(config)
     from gateway.settings import explain
+    from gateway.usage import store_of
 
+    store = store_of(settings.usage)
+    if store is not None and (fault := store.fault()):
+        click.echo(f"usage.store: {fault}", err=True)
+        sys.exit(USAGE_ERROR)
     click.echo(explain(settings), nl=False)
 
 
@@ -79,6 +86,31 @@ def run(
     options = RunOptions(model, host, port, parallel, ctx, llama_server)
     with _faults_reported():
         sys.exit(run_both(options))
+
+
+@main.command()
+@CONFIG
+@click.option("--by", default="tenant,model,day", show_default=True, metavar="COLUMNS", help=BY)
+@click.option("--from", "first", default="", metavar="YYYY-MM-DD", help="The first UTC day.")
+@click.option("--to", "last", default="", metavar="YYYY-MM-DD", help="The last UTC day.")
+@click.option("--csv", "form", flag_value="csv", help="For a spreadsheet.")
+@click.option("--json", "form", flag_value="json", help="For a program.")
+def usage(*, config: Path | None, by: str, first: str, last: str, form: str | None) -> None:
+    """Print what requests used. Without a configuration: what those of `slotgate run` did."""
+    from gateway.usage import Question, StoreError, store_of
+    from gateway.usage.table import as_csv, as_json, as_table
+
+    forms = {"csv": as_csv, "json": as_json, None: as_table}
+    store = store_of(_usage_settings(config))
+    if store is None:
+        raise click.UsageError('Nothing is recorded: usage.store is "none".')
+    try:
+        question = Question.asked(by, first, last, most=sys.maxsize)
+        totals = store.totals(question)
+    except (ValueError, StoreError) as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(USAGE_ERROR)
+    click.echo(forms[form](question, totals), nl=False)
 
 
 @main.group()
@@ -115,6 +147,15 @@ def _loaded(config: Path | None) -> "Settings":
         raise click.UsageError("No configuration: give --config FILE or set SLOTGATE_CONFIG.")
     with _faults_reported():
         return load(config, os.environ)
+
+
+def _usage_settings(config: Path | None) -> "UsageSettings":
+    if config is not None:
+        return _loaded(config).usage
+    from gateway.keys import state_dir
+    from gateway.run_plan import usage_settings
+
+    return usage_settings(state_dir(os.environ))
 
 
 @contextmanager

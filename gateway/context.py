@@ -58,6 +58,8 @@ class RequestContext:
     """The name of the key that was presented; never the key."""
     key_digest: bytes = field(default=b"", repr=False)
     """To see whether the key is still good; empty where none is needed."""
+    path: str = ""
+    """Of the door that it came through: the first of its paths."""
     status: int | None = None
     """The status that was sent; None while the response has not begun."""
     model: str | None = None
@@ -76,6 +78,7 @@ class RequestContext:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    ended_at: float | None = None
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -94,12 +97,20 @@ class RequestContext:
         return None if self.first_output_at is None else self.first_output_at - self.began_at
 
     @property
-    def result(self) -> str:
-        """How it ended, in a word: `outcome` where that was set."""
-        if self.outcome is not None:
-            return self.outcome
+    def duration_s(self) -> float | None:
+        """Seconds from its beginning to its end, once it is over."""
+        return None if self.ended_at is None else self.ended_at - self.began_at
+
+    @property
+    def final_status(self) -> int | None:
+        """The status that was sent, or 499 for a client that left; None if nothing was sent."""
+        return 499 if self.outcome == "client_gone" else self.status
+
+    @property
+    def final_outcome(self) -> str:
+        """`ok`, `error`, or what is known better, once it is over."""
         failed = self.code is not None or self.status is None or self.status >= 400
-        return "error" if failed else "ok"
+        return self.outcome or ("error" if failed else "ok")
 
     def facts(self, now: float) -> dict[str, Any]:
         """What is told about it to operators: nothing of what was said, no key. Times in milliseconds."""
@@ -109,13 +120,13 @@ class RequestContext:
             "key": self.key,
             "model": self.model,
             "backend": self.backend,
-            "outcome": self.result,
+            "outcome": self.final_outcome,
             "code": self.code,
-            "status": 499 if self.outcome == "client_gone" else self.status,
+            "status": self.final_status,
             "stream": self.stream,
             "queue_ms": _ms(self.queue_s),
             "ttft_ms": _ms(self.first_output_s),
-            "total_ms": _ms(now - self.began_at),
+            "total_ms": _ms((self.ended_at or now) - self.began_at),
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,

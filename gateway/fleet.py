@@ -23,6 +23,7 @@ from gateway.metrics import Metrics
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant
+from gateway.usage import Usage
 
 __all__ = ["Fleet"]
 
@@ -32,7 +33,9 @@ log = structlog.stdlib.get_logger(__name__)
 class Fleet:
     """Belongs to the running event loop. `start` begins watching, `stop` leaves nothing behind."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str] = os.environ, usage: Usage | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._environ = environ
         self._entries: dict[str, BackendSettings] = {}
@@ -55,7 +58,9 @@ class Fleet:
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
+        self.usage = usage or Usage()
         self.apply(settings)
+        self.limiter.restore(self.usage.day, self.usage.tokens_today)
 
     def apply(self, settings: Settings) -> None:
         """Go on with these settings. A backend whose entry has changed is replaced: what runs on the old one
@@ -157,10 +162,11 @@ class Fleet:
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
 
-    def ended(self, context: RequestContext, now: float) -> None:
+    def ended(self, context: RequestContext) -> None:
         """A request has ended: what is kept of it, and counted."""
-        self.history.put(context, now)
-        self.metrics.observe(context, now)
+        self.history.put(context)
+        self.metrics.observe(context)
+        self.usage.note(context)
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.

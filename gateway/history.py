@@ -19,10 +19,10 @@ class History:
     def __repr__(self) -> str:
         return f"<History of {len(self._entries)} requests>"
 
-    def put(self, context: RequestContext, now: float) -> None:
+    def put(self, context: RequestContext) -> None:
         """The request is over. Those that asked for no model (pages, health, status) are not kept."""
-        if context.model is not None:
-            self._entries.appendleft({"ended_s": now, **context.facts(now)})
+        if context.model is not None and context.ended_at is not None:
+            self._entries.appendleft({"ended_s": context.ended_at, **context.facts(context.ended_at)})
 
     def newest(self, now: float) -> list[dict[str, Any]]:
         return [

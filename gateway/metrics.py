@@ -93,31 +93,32 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    def observe(self, context: RequestContext, now: float) -> None:
+    def observe(self, context: RequestContext) -> None:
         """Requests that asked for no model (pages, health, status) are not counted."""
-        if context.model is None:
+        if context.model is None or context.duration_s is None:
             return
         model, tenant = context.model, context.tenant.name
-        self._duration.labels(model, tenant, context.result).observe(now - context.began_at)
+        self._duration.labels(model, tenant, context.final_outcome).observe(context.duration_s)
         if context.queue_s is not None:
             self._queued.labels(model, tenant).observe(context.queue_s)
         if context.first_output_s is not None:
             self._first.labels(model, tenant).observe(context.first_output_s)
-        self._count_tokens(context, now)
+        self._count_tokens(context)
         if context.outcome in ("client_gone", "client_stalled"):
             self._gone.labels(_phase(context)).inc()
         if context.code is not None:
             self._count_failure(context)
 
-    def _count_tokens(self, context: RequestContext, now: float) -> None:
+    def _count_tokens(self, context: RequestContext) -> None:
         for kind, count in (
             ("prompt", context.prompt_tokens),
             ("cached", context.cached_tokens),
             ("completion", context.completion_tokens),
         ):
             self._tokens.labels(context.model, context.tenant.name, kind).inc(count)
-        if context.first_output_at is not None and context.completion_tokens > 1:
-            between = (now - context.first_output_at) / (context.completion_tokens - 1)
+        first, last = context.first_output_at, context.ended_at
+        if first is not None and last is not None and context.completion_tokens > 1:
+            between = (last - first) / (context.completion_tokens - 1)
             self._between.labels(context.model).observe(between)
 
     def _count_failure(self, context: RequestContext) -> None:

@@ -44,7 +44,8 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
         plan = prepare(options, environ, Path.cwd(), Installed())
     except NotFoundError as missing:
         return _say(str(missing), USAGE_ERROR)
-    keys = load_or_make_keys(state_dir(environ))
+    state = state_dir(environ)
+    keys = load_or_make_keys(state)
     process = LlamaProcess(plan.command, environ)
 
     moments = Moments(
@@ -52,7 +53,7 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
         listening=lambda: print(banner(plan, keys), flush=True),
     )
     try:
-        return serve(plan.settings(keys), Children([process]), moments)
+        return serve(plan.settings(keys, state), Children([process]), moments)
     except LlamaStartError as failed:
         return _say(str(failed), FAILED)
     except KeyboardInterrupt:

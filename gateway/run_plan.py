@@ -12,9 +12,9 @@ from gateway.find import FoundModel, FoundServer, Packages, find_model, find_ser
 from gateway.keys import RunKeys, hash_key
 from gateway.llama_command import LlamaCommand
 from gateway.run_options import RunOptions
-from gateway.settings import Settings, parse
+from gateway.settings import Settings, Usage, parse
 
-__all__ = ["RunPlan", "alias_of", "prepare"]
+__all__ = ["RunPlan", "alias_of", "prepare", "usage_settings"]
 
 BACKEND: Final = "local"
 TENANT: Final = "local"
@@ -47,8 +47,11 @@ class RunPlan:
             start_timeout_s=LOAD_TIMEOUT_S,
         )
 
-    def settings(self, keys: RunKeys) -> Settings:
-        """The configuration that somebody would have written. Raises `SettingsError`."""
+    def settings(self, keys: RunKeys, state: Path) -> Settings:
+        """The configuration that somebody would have written, with records in the folder `state`.
+
+        Raises `SettingsError`.
+        """
         server = {
             "host": self.options.host,
             "port": self.options.port,
@@ -56,7 +59,13 @@ class RunPlan:
         }
         tenant = {"name": TENANT, "key_hashes": [hash_key(keys.client)]}
         backend = {"name": BACKEND, "command": list(self.command.command), "models": [self.alias]}
-        return parse({"server": server, "tenant": [tenant], "backend": [backend]}, {})
+        usage = {"store": usage_settings(state).store}
+        return parse({"server": server, "tenant": [tenant], "backend": [backend], "usage": usage}, {})
+
+
+def usage_settings(state: Path) -> Usage:
+    """Records are kept beside the keys, and found there by `slotgate usage`."""
+    return Usage(store=f"sqlite:///{state / 'usage.db'}")
 
 
 def prepare(options: RunOptions, environ: Mapping[str, str], cwd: Path, packages: Packages) -> RunPlan:

@@ -26,11 +26,13 @@ from gateway.reloading import LiveGateway, Load
 from gateway.server import ListenError, Server
 from gateway.settings import Settings, SettingsError, Tenant
 from gateway.stopping import stop_signals
+from gateway.usage import StoreFault, Usage, keeping
 
 __all__ = ["Moments", "assemble", "keys_of", "serve"]
 
 
 CANNOT_LISTEN = 2
+CANNOT_RECORD = 2
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -49,7 +51,8 @@ def serve(
     moments: Moments | None = None,
     load: Load | None = None,
 ) -> int:
-    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on.
+    """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on or
+    the records of usage cannot be kept.
 
     `load` reads the configuration again, at SIGHUP and for an operator who asks.
     `children` are the processes behind the backends with a command; left out, the settings say what to run.
@@ -64,16 +67,19 @@ def serve(
     except ListenError as error:
         print(error, file=sys.stderr)
         return CANNOT_LISTEN
+    except StoreFault as fault:
+        print(f"usage.store: {fault}", file=sys.stderr)
+        return CANNOT_RECORD
     return 0
 
 
 async def _serve(settings: Settings, children: Children, moments: Moments, load: Load | None) -> None:
-    async with children:
+    async with keeping(settings.usage) as usage, children:
         if moments.started is not None:
             await moments.started()
         with stop_signals() as stop:
             located, environ = children.located(settings), children.environ(os.environ)
-            async with assemble(located, environ, written=settings, load=load) as (app, fleet):
+            async with assemble(located, environ, usage, written=settings, load=load) as (app, fleet):
                 children.follow(fleet.monitors)
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
                 server = Server(app, settings.server)
@@ -119,12 +125,16 @@ def _settle_the_collector() -> None:
 async def assemble(
     settings: Settings,
     environ: Mapping[str, str] = os.environ,
+    usage: Usage | None = None,
     *,
     written: Settings | None = None,
     load: Load | None = None,
 ) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
-    """The application and its backends in the running event loop. Nothing is left when it is left."""
-    fleet = Fleet(settings, environ)
+    """The application and its backends in the running event loop. Nothing is left when it is left.
+
+    Without `usage`, nobody notes what requests used.
+    """
+    fleet = Fleet(settings, environ, usage)
     app = LiveGateway(settings, fleet, keys_of, written=written, load=load)
     fleet.start()
     try:

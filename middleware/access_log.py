@@ -1,4 +1,7 @@
-"""One line a request, whatever happened to it. Nothing per frame; no prompt, no key."""
+"""One line a request, whatever happened to it. Nothing per frame; no prompt, no key.
+
+Here every request ends, and whoever keeps books of requests is told.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,8 @@ log = structlog.stdlib.get_logger("slotgate.access")
 class AccessLog:
     """A client that left is an outcome, logged at the level of any other (499), and goes no further."""
 
-    def __init__(
-        self, app: ASGIApp, on_end: Callable[[RequestContext, float], None] = lambda _, __: None
-    ) -> None:
-        """`on_end` is told of every request that has ended, and when. It must not raise."""
+    def __init__(self, app: ASGIApp, on_end: Callable[[RequestContext], None] = lambda _: None) -> None:
+        """`on_end` is told of every request that has ended. It must not raise."""
         self._app = app
         self._on_end = on_end
 
@@ -36,9 +37,9 @@ class AccessLog:
         except ClientGone:
             context.outcome = context.outcome or "client_gone"
         finally:
-            now = asyncio.get_running_loop().time()
-            self._line(scope, context.facts(now))
-            self._on_end(context, now)
+            context.ended_at = asyncio.get_running_loop().time()
+            self._on_end(context)
+            self._line(scope, context.facts(context.ended_at))
 
     def _line(self, scope: Scope, facts: dict[str, Any]) -> None:
         level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO

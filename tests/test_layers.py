@@ -25,6 +25,7 @@ THIRD_PARTIES = {
         "gateway.relay",
         "gateway.upstream.transport",
     },
+    "psycopg": {"gateway.usage.postgres"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
     "python_multipart": {"gateway.multipart"},

@@ -25,13 +25,14 @@ def metrics() -> dict[str, set[str]]:
     scheduler = Scheduler(QueueLimits(1, 1, 1, 1), lambda: 0.0)
     scheduler.route({"m": [SlotPool("gpu0", 1)]})
     made = Metrics(scheduler, LiveAnswers(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
-    for facts in (
-        {"code": "rate_limited", "status": 429},
-        {"code": "upstream_broken", "status": 502},
-        {"outcome": "client_gone", "status": 200, "queued_at": 0.0, "granted_at": 0.0},
+    for context in (
+        RequestContext("1", 0.0, model="m", code="rate_limited", status=429),
+        RequestContext("2", 0.0, model="m", code="upstream_broken", status=502),
+        RequestContext("3", 0.0, model="m", outcome="client_gone", status=200),
+        RequestContext("4", 0.0, model="m", status=200, queued_at=0.0, granted_at=0.5, first_output_at=1.0),
     ):
-        context = RequestContext("1", 0.0, model="m", first_output_at=1.0, completion_tokens=5, **facts)  # type: ignore[arg-type]
-        made.observe(context, 2.0)
+        context.completion_tokens, context.ended_at = 5, 2.0
+        made.observe(context)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(made.text().decode()):
         for sample in family.samples:

@@ -34,9 +34,11 @@ def _launch(site: Site) -> Launch:
     key = new_key()
     text = _CONFIGURATION.format(key_hash=hash_key(key), upstream=site.upstream)
     argv = [site.program, "-m", "gateway", "serve", "--config", site.write("slotgate.toml", text)]
-    return Launch(
-        argv, {"SLOTGATE_SERVER__PORT": str(site.port)}, headers=(("Authorization", f"Bearer {key}"),)
-    )
+    env = {
+        "SLOTGATE_SERVER__PORT": str(site.port),
+        "SLOTGATE_USAGE__STORE": f"sqlite:///{site.folder / 'slotgate.db'}",
+    }
+    return Launch(argv, env, headers=(("Authorization", f"Bearer {key}"),))
 
 
 PEER = Peer(

@@ -63,6 +63,7 @@ class Generate:
         model = self._fleet.catalogue.resolve(request.model, tenant)
         context.model = model.name
         context.stream = request.stream
+        context.path = door.paths[0]
         check_served(model.backends)
         slots = widest(model.backends)
         if slots and request.n > slots:

@@ -102,6 +102,12 @@ def _patience(settings: Settings) -> list[str]:
     ]
 
 
+def _recording(settings: Settings) -> list[str]:
+    if settings.usage.store == "none":
+        return ["nothing: usage is not recorded"]
+    return [f"what each request used that held a slot, in {settings.usage.place}"]
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -123,4 +129,5 @@ PARAGRAPHS: dict[str, Callable[[Settings], list[str]]] = {
     "Waiting": _waiting,
     "Streams": _streaming,
     "Expects of a backend": _patience,
+    "Records": _recording,
 }

@@ -1,9 +1,13 @@
 """The single tables of the configuration: one class each, explained in docs/configuration.md."""
 
 import ipaddress
+from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from gateway.settings.values import (
+    SQLITE,
+    SQLITE_DEFAULT,
     Bytes,
     Count,
     Hidden,
@@ -18,6 +22,7 @@ from gateway.settings.values import (
     StreamBytes,
     Table,
     Text,
+    UsageStore,
 )
 
 LOOPBACK_V4 = ipaddress.ip_network("127.0.0.0/8")
@@ -94,5 +99,24 @@ class Timeouts(Table):
 class Usage(Table):
     """`[usage]`: where the record of used tokens is kept."""
 
-    # "none" while no store is built: a default that starts refusing its own value would help nobody.
-    store: Annotated[Text, Hidden()] = "none"
+    store: Annotated[UsageStore, Hidden()] = SQLITE_DEFAULT  # a store's URL can carry a password
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        """The SQLite file, relative to the working folder, if the store is one."""
+        return Path(self.store.removeprefix(SQLITE)) if self.store.startswith(SQLITE) else None
+
+    @property
+    def postgresql_url(self) -> str | None:
+        """The URL of the PostgreSQL database with all its secrets, if the store is one."""
+        return None if self.store == "none" or self.sqlite_file is not None else self.store
+
+    @property
+    def place(self) -> str:
+        """Where records go, in words that hide passwords: neither user nor parameters of a URL are told."""
+        if self.store == "none":
+            return "nowhere"
+        if self.sqlite_file is not None:
+            return f"the file {self.sqlite_file}"
+        url = urlsplit(self.store)
+        return f"postgresql://{url.netloc.rpartition('@')[2]}{url.path}"

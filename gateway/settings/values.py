@@ -28,6 +28,8 @@ MODEL_NAME_MARKS = "._:@+/-"
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SQLITE = "sqlite:///"
+SQLITE_DEFAULT = "sqlite:///slotgate.db"
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
@@ -154,6 +156,31 @@ def _http_url(text: str) -> str:
     return text
 
 
+def _usage_store(text: str) -> str:
+    if text in ("", "none"):
+        return text or SQLITE_DEFAULT
+    if text.startswith(SQLITE):
+        if text.removeprefix(SQLITE) in ("", ":memory:"):
+            raise ValueError("must name a file after sqlite:///, since records are to outlive the process")
+        return text
+    if not _is_postgresql(text):
+        wanted = (
+            'must be "none", sqlite:///FILE (sqlite:////FILE from the root) or postgresql://host/database'
+        )
+        raise ValueError(wanted)
+    return text
+
+
+def _is_postgresql(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        url.port  # noqa: B018  reading it is what checks it
+    except ValueError:
+        return False
+    whole = not re.search(r"%(?![0-9A-Fa-f]{2})", text)  # the driver would repeat it in its complaint
+    return url.scheme in ("postgresql", "postgres") and text.startswith(f"{url.scheme}://") and whole
+
+
 def _variable(text: str) -> str:
     if text and not VARIABLE.fullmatch(text):
         raise ValueError("must be the name of an environment variable")
@@ -172,6 +199,7 @@ Host = Annotated[str, AfterValidator(_host)]
 Origin = Annotated[str, AfterValidator(_origin)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 Variable = Annotated[str, AfterValidator(_variable)]
+UsageStore = Annotated[str, AfterValidator(_plain), AfterValidator(_usage_store)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free port
 Count = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -267,7 +267,7 @@ def test_a_taken_port_is_exit_code_2_and_one_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         path.write_text(f"[server]\nport = {port}\n" + backend_table("http://127.0.0.1:9"))
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
     sentence = f"Cannot listen on 127.0.0.1:{port}: another program listens there; see server.port"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == sentence

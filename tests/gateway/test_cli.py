@@ -15,6 +15,7 @@ from gateway.cli import main
 from gateway.keys import KeysError, hash_key
 from gateway.run_options import RunOptions
 from gateway.settings import Fault, Settings, SettingsError
+from gateway.usage.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 VALID = '[[backend]]\nname = "gpu0"\nurl = "http://127.0.0.1:8081"\n'
@@ -191,3 +192,26 @@ def test_a_process_with_the_example_configuration_exits_0() -> None:
 def test_a_command_that_needs_no_server_loads_none(module: str, absent: list[str]) -> None:
     done = python("-c", f"import sys, {module}; print([name for name in {absent} if name in sys.modules])")
     assert done.stdout == "[]\n"
+
+
+def test_usage_without_a_configuration_is_that_of_run(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    result = slotgate("usage", environ=environ)
+    file = tmp_path / "slotgate" / "usage.db"
+    assert (result.exit_code, result.stderr) == (2, f"there is no file {file}\n")
+    file.parent.mkdir()
+    SqliteStore(file).prepare()
+    result = slotgate("usage", environ=environ)
+    assert (result.exit_code, result.stdout) == (0, "no records\n")
+
+
+@pytest.mark.parametrize("words", [("--by", "nothing"), ("--from", "yesterday"), ("--to", "2027-13-01")])
+def test_usage_of_nonsense_exits_2_with_a_sentence(words: tuple[str, str], tmp_path: Path) -> None:
+    result = slotgate("usage", *words, environ={"XDG_STATE_HOME": str(tmp_path)})
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+
+
+def test_usage_that_is_not_recorded_exits_2(config: Callable[[str], str]) -> None:
+    result = slotgate("usage", "--config", config(VALID + '[usage]\nstore = "none"\n'))
+    assert result.exit_code == 2
+    assert 'usage.store is "none"' in result.stderr

@@ -62,12 +62,13 @@ def test_the_options_become_arguments_of_llama_server() -> None:
 
 
 def test_the_settings_let_in_whoever_has_the_key_and_nobody_else() -> None:
-    settings = plan(RunOptions(host="0.0.0.0", port=9000)).settings(KEYS)
+    settings = plan(RunOptions(host="0.0.0.0", port=9000)).settings(KEYS, Path("/state"))
 
     assert (settings.server.host, settings.server.port) == ("0.0.0.0", 9000)
     assert settings.server.operator_key_hashes == (hash_key("sg-operator"),)
     assert [tenant.key_hashes for tenant in settings.tenants] == [(hash_key("sg-client"),)]
     assert [backend.models for backend in settings.backends] == [("tiny",)]
+    assert settings.usage.sqlite_file == Path("/state/usage.db")
 
 
 def test_the_banner_can_be_pasted() -> None:

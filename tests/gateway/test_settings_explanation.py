@@ -1,5 +1,7 @@
 """What `slotgate check` says about a valid configuration."""
 
+import pytest
+
 from gateway.settings import explain
 from tests.support.configurations import BACKEND, digest, parsed
 
@@ -75,3 +77,19 @@ def test_it_repeats_no_hash() -> None:
     )
     assert digest("a") not in explain(settings)
     assert digest("f") not in explain(settings)
+
+
+@pytest.mark.parametrize(
+    ("store", "place"),
+    [
+        ("none", "nothing: usage is not recorded"),
+        ("sqlite:///slotgate.db", "in the file slotgate.db"),
+        ("sqlite:////var/lib/usage.db", "in the file /var/lib/usage.db"),
+        ("postgresql://me:s3cret@db:5433/usage?password=s3cret", "in postgresql://db:5433/usage"),
+        ("postgresql:///usage?host=/run/s3cret", "in postgresql:///usage"),
+    ],
+)
+def test_it_says_where_records_go_and_repeats_no_password(store: str, place: str) -> None:
+    text = explain(parsed(usage={"store": store}))
+    assert text.endswith(f"{place}\n")
+    assert "s3cret" not in text

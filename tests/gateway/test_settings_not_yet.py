@@ -10,7 +10,6 @@ COMMAND = {"name": "x", "command": ["llama-server"]}
 TENANT = {"name": "t", "key_hashes": [digest("a")]}
 REFUSED: dict[str, dict[str, object]] = {
     "admission.store": {"admission": {"store": "redis://host:6379/0"}},
-    "usage.store": {"usage": {"store": "sqlite:///slotgate.db"}},
     "tenant.key": {"tenant": [{"name": "t", "key": [{"name": "ci", "hash": digest("a")}]}]},
     "tenant.requests_per_minute": {"tenant": [{**TENANT, "requests_per_minute": 1}]},
     "tenant.tokens_per_minute": {"tenant": [{**TENANT, "tokens_per_minute": 1}]},
@@ -34,7 +33,6 @@ def test_the_default_of_a_part_that_is_not_built_may_be_written_down() -> None:
     command = {**COMMAND, "load": "start", "idle_unload_s": 0, "group": ""}
     data = {
         "admission": {"store": "memory"},
-        "usage": {"store": "none"},
         "tenant": [tenant],
         "backend": [command],
         "group": [],

@@ -1,6 +1,7 @@
 """Single values: their types, their limits, and the sentences that refuse them."""
 
 import math
+from pathlib import Path
 
 import pytest
 from pydantic.fields import FieldInfo
@@ -8,7 +9,7 @@ from pydantic.fields import FieldInfo
 from gateway.settings import Settings
 from gateway.settings.schema import keys, spot
 from gateway.settings.values import LONGEST_S, SHORTEST_S
-from tests.support.configurations import faults_in
+from tests.support.configurations import faults_in, parsed
 
 ZERO_MEANS_SOMETHING = {"server.drain_delay_s", "backend.idle_unload_s", "admission.affinity_max_wait_ms"}
 TABLES: dict[str, dict[str, object]] = {
@@ -149,3 +150,43 @@ def test_isolation_is_a_truth_or_best_effort(value: object) -> None:
 def test_isolation_is_nothing_else() -> None:
     expected = ['tenant "a".isolate_cache: must be true, false or "best-effort", not \'yes\'']
     assert expected == faults_in(tenant=[{"name": "a", "key_hashes": [], "isolate_cache": "yes"}])
+
+
+@pytest.mark.parametrize(
+    ("store", "file", "url"),
+    [
+        ("", "slotgate.db", None),
+        ("none", None, None),
+        ("sqlite:///a b?c%41.db", "a b?c%41.db", None),
+        ("sqlite:////var/usage.db", "/var/usage.db", None),
+        ("postgresql://h/d", None, "postgresql://h/d"),
+        (
+            "postgres://u:p%40@[::1]:5433/d?sslmode=require",
+            None,
+            "postgres://u:p%40@[::1]:5433/d?sslmode=require",
+        ),
+    ],
+)
+def test_a_usage_store_is_a_file_or_a_database_or_none(store: str, file: str | None, url: str | None) -> None:
+    usage = parsed(usage={"store": store}).usage
+    assert (usage.sqlite_file, usage.postgresql_url) == (Path(file) if file else None, url)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "sqlite",
+        "sqlite://usage.db",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "mysql://u:s3cret@h/d",
+        "postgresql:s3cret",
+        "postgresql://u:s3cret%zz@h/d",
+        "postgresql://u:s3cret@h:port/d",
+        "postgresql://u:s3cret@[h/d",
+    ],
+)
+def test_another_usage_store_is_refused_and_not_repeated(store: str) -> None:
+    [fault] = faults_in(usage={"store": store})
+    assert fault.startswith("usage.store: must ")
+    assert "s3cret" not in fault

@@ -16,6 +16,7 @@ import pytest
 from tests.support.leaks import no_children_left, no_tasks_left
 from tests.support.llama import MissingPartError, RealLlama, smollm2
 from tests.support.tiny_model import write_tiny_model
+from tests.support.usage import PostgresServer, postgres_programs, postgres_server
 
 REAL_FIXTURES = {"cold_llama", "tiny_llama", "run_llama", "small_model"}
 
@@ -98,3 +99,13 @@ def need_the_wheel() -> None:
     """Skip where there is none."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("there is no llama-server wheel for this platform")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL for the whole run."""
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with postgres_server(programs) as server:
+        yield server

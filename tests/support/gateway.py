@@ -66,7 +66,9 @@ def settings_for(
         {"name": f"gpu{number}", "url": url, "models": ["m"], "health_interval_s": 0.2}
         for number, url in enumerate(urls)
     ]
-    return parse({"server": {"port": 0}, "backend": backends, **sections}, environ or {})
+    return parse(
+        {"server": {"port": 0}, "backend": backends, "usage": {"store": "none"}, **sections}, environ or {}
+    )
 
 
 class Gateway:

@@ -80,7 +80,9 @@ async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Serv
     environ = {**os.environ, "SLOTGATE_SERVER__PORT": str(port)}
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environ)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=output, stderr=output, env=environ, cwd=folder
+        )
     served = Served(f"http://127.0.0.1:{port}", process, log)
     try:
         await served.ready()

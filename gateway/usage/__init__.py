@@ -1,0 +1,27 @@
+"""Usage records: one for each request that held a slot, kept in a database, summed up on demand."""
+
+from gateway.usage.opening import store_of
+from gateway.usage.question import DEFAULT_GROUP, GROUPS, SUMS, Question, Total
+from gateway.usage.record import UsageRecord
+from gateway.usage.recorder import Recorder
+from gateway.usage.store import Row, StoreError, StoreFault, UsageStore
+from gateway.usage.usage import NotRecorded, Report, Usage, keeping
+
+__all__ = [
+    "DEFAULT_GROUP",
+    "GROUPS",
+    "SUMS",
+    "NotRecorded",
+    "Question",
+    "Recorder",
+    "Report",
+    "Row",
+    "StoreError",
+    "StoreFault",
+    "Total",
+    "Usage",
+    "UsageRecord",
+    "UsageStore",
+    "keeping",
+    "store_of",
+]

@@ -1,0 +1,19 @@
+"""From the setting to the store that it names."""
+
+from __future__ import annotations
+
+from gateway.settings import Usage as UsageSettings
+from gateway.usage.postgres import PostgresStore
+from gateway.usage.sqlite import SqliteStore
+from gateway.usage.store import UsageStore
+
+__all__ = ["store_of"]
+
+
+def store_of(settings: UsageSettings) -> UsageStore | None:
+    """None: nothing is kept. Nothing is opened yet."""
+    if settings.sqlite_file is not None:
+        return SqliteStore(settings.sqlite_file)
+    if settings.postgresql_url is not None:
+        return PostgresStore(settings.postgresql_url, settings.place)
+    return None

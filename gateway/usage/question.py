@@ -1,0 +1,106 @@
+"""What can be asked of the records: sums by some of their columns, over days from one to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+__all__ = ["DEFAULT_GROUP", "GROUPS", "SUMS", "Question", "Total"]
+
+GROUPS = ("tenant", "key", "model", "backend", "day", "outcome")
+DEFAULT_GROUP = "tenant,model,day"
+SUMS = {
+    "requests": "COUNT(*)",
+    "errors": "SUM(CASE WHEN outcome = 'error' THEN 1 ELSE 0 END)",
+    "partial": "SUM(CASE WHEN partial THEN 1 ELSE 0 END)",
+    "prompt_tokens": "SUM(prompt_tokens)",
+    "cached_tokens": "SUM(cached_tokens)",
+    "completion_tokens": "SUM(completion_tokens)",
+}
+"""What is told of each group, in this order; then the time in the queue."""
+MOST_GROUPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """`group` has a value for each column that was grouped by; a request's key may have no name."""
+
+    group: tuple[str | None, ...]
+    sums: tuple[int, ...]
+    queue_ms: float
+
+    @property
+    def queue_ms_mean(self) -> float:
+        return round(self.queue_ms / self.sums[0], 1) if self.sums[0] else 0.0
+
+    def facts(self, names: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            **dict(zip(names, self.group, strict=True)),
+            **dict(zip(SUMS, self.sums, strict=True)),
+            "queue_ms": round(self.queue_ms, 1),
+            "queue_ms_mean": self.queue_ms_mean,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`first` and `last` are UTC days, both included; None: from the first record on, to the last one."""
+
+    group: tuple[str, ...]
+    first: date | None = None
+    last: date | None = None
+    most: int = MOST_GROUPS
+    """Groups that are told; whoever gets as many as that has not seen all."""
+
+    @classmethod
+    def asked(
+        cls, group: str = DEFAULT_GROUP, first: str = "", last: str = "", *, most: int = MOST_GROUPS
+    ) -> Question:
+        """Raises `ValueError` with a sentence for what means nothing. An empty group is one sum of all."""
+        names = tuple(group.split(",")) if group else ()
+        for name in names:
+            if name not in GROUPS:
+                raise ValueError(f"group is a list of {', '.join(GROUPS)}; {name[:40]!a} is none of them")
+        if len(set(names)) < len(names):
+            raise ValueError("group names a column twice")
+        question = cls(names, _day("from", first), _day("to", last), most)
+        if question.first and question.last and question.first > question.last:
+            raise ValueError("from is later than to")
+        return question
+
+    def sql(self) -> tuple[str, list[str | int]]:
+        """For both databases, with `?` in the place of parameters."""
+        sums = [f"CAST({expression} AS BIGINT)" for expression in SUMS.values()]
+        columns = [*self.group, *sums, "CAST(COALESCE(SUM(queue_ms), 0) AS DOUBLE PRECISION)"]
+        bounds = [("day >= ?", self.first), ("day <= ?", self.last)]
+        where = " AND ".join(text for text, day in bounds if day)
+        by = ", ".join(self.group)
+        text = f"SELECT {', '.join(columns)} FROM slotgate_usage"
+        text += f" WHERE {where}" if where else ""
+        text += f" GROUP BY {by} ORDER BY {by}" if by else ""
+        return f"{text} LIMIT ?", [*(day.isoformat() for _, day in bounds if day), self.most]
+
+    def total(self, row: tuple[Any, ...]) -> Total:
+        """What a row of the answer says."""
+        width = len(self.group)
+        group = tuple(value.isoformat() if isinstance(value, date) else value for value in row[:width])
+        return Total(group, tuple(value or 0 for value in row[width:-1]), row[-1])
+
+
+TOKENS_OF_A_DAY = (
+    "SELECT tenant, CAST(SUM(prompt_tokens + completion_tokens) AS BIGINT) FROM slotgate_usage"
+    " WHERE day = ? GROUP BY tenant"
+)
+
+
+def _day(name: str, text: str) -> date | None:
+    if not text:
+        return None
+    try:
+        day = date.fromisoformat(text)
+    except ValueError as wrong:
+        raise ValueError(f"{name} is a day such as 2027-01-31, not {text[:40]!a}") from wrong
+    if day.isoformat() != text:
+        raise ValueError(f"{name} is a day such as 2027-01-31, not {text[:40]!a}")
+    return day

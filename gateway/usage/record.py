@@ -1,0 +1,75 @@
+"""One request that held a slot, as it is kept: made when the request is over, from what is known of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+
+from gateway.context import RequestContext
+
+__all__ = ["UsageRecord"]
+
+_MOST = 2**53
+"""Counts come from backends; a larger one fits neither databases nor JSON."""
+
+
+class UsageRecord(NamedTuple):
+    """`key`, `backend`, `queue_ms`, `ttft_ms` and `code` are None where there is none.
+
+    `partial`: the counts are what passed, because the backend stated none: a stream that did not finish.
+    """
+
+    ended_at: float
+    """Seconds since 1970, UTC."""
+    request_id: str
+    tenant: str
+    key: str | None
+    model: str
+    backend: str | None
+    path: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    partial: bool
+    queue_ms: float | None
+    ttft_ms: float | None
+    duration_ms: float
+    status: int
+    outcome: str
+    code: str | None
+
+    @classmethod
+    def of(cls, context: RequestContext, ended_at: float) -> UsageRecord:
+        """The record of a request that is over. `status` is 0 where nothing was sent."""
+        return cls(
+            ended_at=ended_at,
+            request_id=context.id,
+            tenant=context.tenant.name,
+            key=context.key,
+            model=(context.model or "").replace("\0", ""),  # a backend may name it so, PostgreSQL refuses it
+            backend=context.backend,
+            path=context.path,
+            prompt_tokens=min(context.prompt_tokens, _MOST),
+            cached_tokens=min(context.cached_tokens, _MOST),
+            completion_tokens=min(context.completion_tokens, _MOST),
+            partial=context.partial,
+            queue_ms=_ms(context.queue_s),
+            ttft_ms=_ms(context.first_output_s),
+            duration_ms=_ms(context.duration_s) or 0.0,
+            status=context.final_status or 0,
+            outcome=context.final_outcome,
+            code=context.code,
+        )
+
+    @property
+    def time(self) -> datetime:
+        return datetime.fromtimestamp(self.ended_at, UTC)
+
+    @property
+    def day(self) -> date:
+        """The UTC day that the request's tokens count for: the one on which it ended."""
+        return self.time.date()
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

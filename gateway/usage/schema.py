@@ -1,0 +1,50 @@
+"""The one table, in the words of both databases.
+
+A row's name is its writer (a gateway's life) and a number, so that a batch can be written again when nobody
+knows whether it arrived. `day` is the UTC day of `time`: what is asked, is asked by days.
+"""
+
+from __future__ import annotations
+
+__all__ = ["VERSION", "create", "insert"]
+
+VERSION = 1
+
+_COLUMNS = {
+    "writer": "TEXT NOT NULL",
+    "number": "BIGINT NOT NULL",
+    "day": "DAY NOT NULL",
+    "time": "TIME NOT NULL",
+    "request_id": "TEXT NOT NULL",
+    "tenant": "TEXT NOT NULL",
+    "key": "TEXT",
+    "model": "TEXT NOT NULL",
+    "backend": "TEXT",
+    "path": "TEXT NOT NULL",
+    "prompt_tokens": "BIGINT NOT NULL",
+    "cached_tokens": "BIGINT NOT NULL",
+    "completion_tokens": "BIGINT NOT NULL",
+    "partial": "BOOLEAN NOT NULL",
+    "queue_ms": "DOUBLE PRECISION",
+    "ttft_ms": "DOUBLE PRECISION",
+    "duration_ms": "DOUBLE PRECISION NOT NULL",
+    "status": "INTEGER NOT NULL",
+    "outcome": "TEXT NOT NULL",
+    "code": "TEXT",
+}
+
+
+def create(*, day: str, time: str) -> list[str]:
+    """Statements that make the table, with the database's types for a day and a time."""
+    types = {"DAY NOT NULL": f"{day} NOT NULL", "TIME NOT NULL": f"{time} NOT NULL"}
+    columns = [f"{name} {types.get(kind, kind)}" for name, kind in _COLUMNS.items()]
+    return [
+        f"CREATE TABLE IF NOT EXISTS slotgate_usage ({', '.join(columns)}, PRIMARY KEY (writer, number))",
+        "CREATE INDEX IF NOT EXISTS slotgate_usage_by_day ON slotgate_usage (day, tenant)",
+    ]
+
+
+def insert(parameter: str) -> str:
+    """A statement for one row that leaves one of the same name alone."""
+    values = ", ".join([parameter] * len(_COLUMNS))
+    return f"INSERT INTO slotgate_usage ({', '.join(_COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"

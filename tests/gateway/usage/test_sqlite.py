@@ -1,0 +1,127 @@
+"""What can become of a SQLite file while a gateway writes to it."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.usage import Question, Recorder, Row, StoreError, StoreFault
+from gateway.usage.sqlite import SqliteStore
+from tests.support.logged import logged
+from tests.support.usage import record
+
+WITHIN_S = 20.0
+
+
+def count(file: Path) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        found: int = connection.execute("SELECT COUNT(*) FROM slotgate_usage").fetchone()[0]
+        return found
+
+
+def test_readers_and_a_writer_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "usage.db")
+    store.prepare()
+    with closing(sqlite3.connect(tmp_path / "usage.db")) as reader:
+        assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM slotgate_usage").fetchone()
+        store.write([Row("w", 1, record(1))])
+        assert count(tmp_path / "usage.db") == 1
+    store.close()
+
+
+def test_a_lock_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / "usage.db"
+    store = SqliteStore(file)
+    store.prepare()
+    recorder = Recorder(store, interval_s=0.01)
+    with logged() as log, closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        recorder.start()
+        recorder.put(record(1))
+        assert not recorder.flush(1.5)
+        assert store.totals(Question.asked(""))[0].sums[0] == 0  # reading goes on
+        other.execute("COMMIT")
+        assert recorder.flush(WITHIN_S)
+        assert recorder.stop(WITHIN_S) == 0
+    assert count(file) == 1
+    assert "database is locked" in log.of("usage cannot be written")[0]["error"]
+
+
+@pytest.mark.parametrize("instead", [None, b"", b"this is no database, whatever its name says" * 40])
+def test_a_file_that_is_taken_away_is_noticed_and_made_anew(tmp_path: Path, instead: bytes | None) -> None:
+    file = tmp_path / "usage.db"
+    store = SqliteStore(file)
+    store.prepare()
+    store.write([Row("w", 1, record(1))])
+    for part in tmp_path.glob("usage.db*"):
+        part.unlink()
+    if instead is not None:
+        file.write_bytes(instead)
+    if instead:
+        with pytest.raises(StoreFault, match="not a database"):
+            store.write([Row("w", 2, record(2))])
+        file.unlink()
+    store.write([Row("w", 2, record(2))])
+    assert count(file) == 1
+    store.close()
+
+
+def test_a_folder_that_vanishes_is_an_error_until_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    store = SqliteStore(folder / "usage.db")
+    store.prepare()
+    store.write([Row("w", 1, record(1))])
+    folder.rename(tmp_path / "away")
+    with pytest.raises(StoreError):
+        store.write([Row("w", 2, record(2))])
+    (tmp_path / "away").rename(folder)
+    store.write([Row("w", 2, record(2))])
+    assert count(folder / "usage.db") == 2
+    store.close()
+
+
+def test_a_file_that_cannot_be_is_a_fault_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for file, words in (
+        (tmp_path / "nowhere" / "usage.db", f"there is no folder {tmp_path / 'nowhere'}"),
+        (tmp_path / "file" / "usage.db", f"there is no folder {tmp_path / 'file'}"),
+        (tmp_path / "folder", f"{tmp_path / 'folder'} is a folder"),
+    ):
+        store = SqliteStore(file)
+        assert store.fault() == words
+        with pytest.raises(StoreFault, match=words):
+            store.prepare()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_a_fault(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert SqliteStore(tmp_path / "usage.db").fault() == f"nothing can be written in the folder {tmp_path}"
+
+
+def test_a_file_has_any_name(tmp_path: Path) -> None:
+    file = tmp_path / "a b?mode=memory#%41.db"
+    store = SqliteStore(file)
+    store.prepare()
+    assert count(file) == 0
+
+
+def test_who_reads_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreFault, match="there is no file"):
+        SqliteStore(tmp_path / "usage.db").totals(Question.asked(""))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "usage.db")
+    store.prepare()
+    store.write([Row("w", number, record(number)) for number in range(20_000)])
+    with pytest.raises(StoreError, match="interrupted"):
+        store.totals(Question.asked("tenant,model"), within_s=0.0)
+    store.close()

@@ -1,0 +1,133 @@
+"""What the rest of the gateway sees of usage: what is noted, what a start reads, who may ask."""
+
+import asyncio
+import threading
+from datetime import UTC, date, datetime
+
+import pytest
+
+import gateway.usage.usage
+from gateway.context import RequestContext, TenantIdentity
+from gateway.settings import Usage as UsageSettings
+from gateway.usage import (
+    NotRecorded,
+    Question,
+    Recorder,
+    Row,
+    StoreError,
+    StoreFault,
+    Usage,
+    UsageRecord,
+    keeping,
+)
+from tests.support.logged import logged
+from tests.support.usage import NOON, MemoryStore, record
+
+pytestmark = pytest.mark.anyio
+
+
+def ended(**members: object) -> RequestContext:
+    context = RequestContext("r1", 100.0, TenantIdentity("a"), model="m", backend="gpu0", status=200)
+    context.ended_at = 103.0
+    for name, value in members.items():
+        setattr(context, name, value)
+    return context
+
+
+async def test_a_record_is_made_of_what_is_known_when_a_request_is_over() -> None:
+    context = ended(
+        key="ci", path="/v1/x", queued_at=100.5, granted_at=101.0, first_output_at=102.0, prompt_tokens=7
+    )
+    assert UsageRecord.of(context, NOON) == record(
+        1,
+        key="ci",
+        path="/v1/x",
+        prompt_tokens=7,
+        cached_tokens=0,
+        completion_tokens=0,
+        queue_ms=500.0,
+        ttft_ms=2000.0,
+        duration_ms=3000.0,
+    )
+
+
+async def test_what_no_database_can_hold_is_made_to_fit() -> None:
+    made = UsageRecord.of(ended(model="m\0", prompt_tokens=10**30, status=None), NOON)
+    assert (made.model, made.prompt_tokens, made.status, made.outcome) == ("m", 2**53, 0, "error")
+
+
+async def test_only_a_request_that_held_a_slot_is_noted() -> None:
+    store = MemoryStore()
+    usage = Usage(store, Recorder(store))
+    await usage.start()
+    usage.note(ended())
+    usage.note(ended(backend=None))
+    await usage.stop()
+    assert store.ids == ["r1"]
+
+
+async def test_without_a_store_nothing_is_noted_and_nothing_can_be_asked() -> None:
+    async with keeping(UsageSettings(store="none")) as usage:
+        usage.note(ended())
+        assert await usage.tokens_by_tenant(usage.day) == {}
+        with pytest.raises(NotRecorded):
+            await usage.report(Question.asked())
+
+
+async def test_the_start_reads_what_was_used_today() -> None:
+    store = MemoryStore()
+    store.write([Row("w", 1, record(ended_at=datetime.now(UTC).timestamp()))])
+    usage = Usage(store, Recorder(store))
+    await usage.start()
+    if usage.day == datetime.now(UTC).date():
+        assert dict(usage.tokens_today) == {"a": 15}
+    await usage.stop()
+
+
+async def test_a_store_that_does_not_answer_holds_up_the_start_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway.usage.usage, "START_S", 0.0)
+    store = MemoryStore()
+    store.broken = StoreError("unreachable")
+    usage = Usage(store, Recorder(store))
+    with logged() as log:
+        await usage.start()
+        usage.note(ended())
+        store.broken = None
+        await usage.stop()
+    assert dict(usage.tokens_today) == {}
+    assert store.ids == ["r1"]
+    assert [
+        event["log_level"] for event in log.of("usage store does not answer; records wait in memory")
+    ] == ["warning"]
+
+
+async def test_a_store_with_a_fault_ends_the_start() -> None:
+    store = MemoryStore()
+    store.broken = StoreFault("of the operator's")
+    with pytest.raises(StoreFault):
+        await Usage(store, Recorder(store)).start()
+
+
+class SlowStore(MemoryStore):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = threading.Event()
+
+    def tokens_by_tenant(self, day: date) -> dict[str, int]:
+        self.turn.wait(20)
+        return super().tokens_by_tenant(day)
+
+
+async def test_those_who_ask_wait_in_a_short_line_and_the_loop_for_none_of_them() -> None:
+    store = SlowStore()
+    usage = Usage(store, Recorder(store))
+    asking = [asyncio.create_task(usage.tokens_by_tenant(usage.day)) for _ in range(6)]
+    done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    assert all(isinstance(task.exception(), StoreError) for task in done)
+    store.turn.set()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [isinstance(answer, StoreError) for answer in answers] == [False] * 4 + [True] * 2
