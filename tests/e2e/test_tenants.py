@@ -181,3 +181,15 @@ async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
     first = found["isolated"][0][1]
     assert all(said == first for _, said in found["isolated"]), "it is what a fresh server says"
     assert first == found["shared"][0][1]
+
+
+async def test_a_tenant_without_isolation_can_find_what_an_isolated_one_left(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    """Not wished for, but so it is, and the documentation says so: the slot keeps what it read."""
+    body = {**DOORS[CHAT], "temperature": 0}
+    llama = run_llama(RealLlama(tiny_model, slots=1, context=4096))
+    tenants = [tenant("a", isolate_cache="best-effort"), tenant("b")]
+    async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
+        answers = [await fetch(gateway.url, "POST", CHAT, key(name), json=body) for name in "aba"]
+    assert [heard(got.json)[0] > 0 for got in answers] == [False, True, False]
