@@ -15,7 +15,7 @@ BENCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test cover bench bench-growth bench-guard run lock clean
+.PHONY: help install fmt check test cover bench bench-growth bench-guard fairness run lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ bench-growth: $(VENV)/.dev ## Does a token cost more with 1,000 streams, a reque
 
 bench-guard: $(VENV)/.dev ## Fail if the work per forwarded token has grown by half
 	@$(BIN)/python -m bench.guard
+
+fairness: $(VENV)/.dev ## Many tenants on few slots, on virtual time: writes docs/fairness.md and its picture
+	@$(BIN)/python -m bench.fairness
 
 check: $(VENV)/.dev ## Format, lint and types, without changing anything
 	@$(BIN)/ruff format --check .

@@ -33,9 +33,6 @@ class TenantLimits:
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
 
-    def __bool__(self) -> bool:
-        return any((self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day))
-
 
 @dataclass(frozen=True, slots=True)
 class RateState:
@@ -70,10 +67,10 @@ class Bucket:
         self._level = min(float(self.limit), self._filled(now) - amount)
 
     def resize(self, limit: int, now: float) -> None:
-        """What was used stays used."""
-        used = self.limit - self._filled(now)
+        """What was used stays used, but makes no debt that was not there."""
+        before = self._filled(now)
+        self._level = max(limit - (self.limit - before), min(before, 0.0))
         self.limit = limit
-        self._level = limit - used
 
     def state(self, now: float) -> RateState:
         level = self._filled(now)
@@ -167,13 +164,16 @@ class Limiter:
         return f"<Limiter of {len(self._accounts)} tenants>"
 
     def configure(self, limits: Mapping[str, TenantLimits]) -> None:
-        """The limits by tenant, from now on; what was used before stays used."""
-        for tenant in [tenant for tenant in self._accounts if not limits.get(tenant)]:
+        """The limits by tenant, from now on; what was used before stays used.
+
+        A tenant without limits has an account too: a quota that it is given later counts the whole day.
+        """
+        for tenant in self._accounts.keys() - limits.keys():
             del self._accounts[tenant]
         for tenant, wanted in limits.items():
             if tenant in self._accounts:
                 self._accounts[tenant].change(wanted)
-            elif wanted:
+            else:
                 self._accounts[tenant] = Account(wanted, self)
 
     def restore(self, day: datetime.date, tokens: Mapping[str, float]) -> None:
@@ -207,7 +207,7 @@ class Limiter:
         return account.limits.tokens_per_day if account else None
 
     def used_today(self, tenant: str) -> float:
-        """Tokens, those that are reserved included; 0 for a tenant without limits."""
+        """Tokens, those that are reserved included; 0 for a tenant that is not configured."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         return account.used_today if account else 0.0

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import httpx
 from starlette.types import Message
@@ -23,6 +21,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from admission import Demand, Lease
+from bench.instructions import counted
 from gateway.buffers import BufferBudget
 from gateway.chunk_writer import ChunkWriter
 from gateway.chunks import Identity
@@ -118,7 +117,7 @@ async def count(number: int = EVENTS) -> tuple[Work, int]:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     measured = -meter.deltas
-    with _counted() as counts:
+    with counted() as counts:
         for read in reads[_RARE:]:
             backend.connection.data_received(read)
     measured += meter.deltas
@@ -180,33 +179,6 @@ class _Socket(asyncio.Transport):
 
     def abort(self) -> None:
         pass
-
-
-@contextmanager
-def _counted() -> Iterator[dict[str, int]]:
-    """Counts what the frames entered inside execute, and the C functions called inside."""
-    counts = {"opcode": 0, "c_call": 0}
-
-    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:  # noqa: ANN401
-        if event == "opcode":
-            counts["opcode"] += 1
-        else:
-            frame.f_trace_lines = False
-            frame.f_trace_opcodes = True
-        return trace
-
-    def profile(_: FrameType, event: str, __: Any) -> None:  # noqa: ANN401
-        if event == "c_call":
-            counts["c_call"] += 1
-
-    before = sys.gettrace(), sys.getprofile()
-    sys.setprofile(profile)
-    sys.settrace(trace)
-    try:
-        yield counts
-    finally:
-        sys.settrace(before[0])
-        sys.setprofile(before[1])
 
 
 def main() -> int:

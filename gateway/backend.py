@@ -161,11 +161,17 @@ class Backend:
         return self.base_url.copy_with(raw_path=self.base_url.raw_path.rstrip(b"/") + path.encode())
 
     def scrubber(self, public_name: str) -> Callable[[bytes], bytes]:
-        """For JSON texts: the public name stands wherever the backend writes the path of a model's file."""
+        """For JSON texts: the public name stands wherever the backend writes the path of a model's file.
+
+        Its own key is left out: a proxy in front of it may repeat what it was sent.
+        """
         path = orjson.dumps(self.model_path or "")[1:-1]
         name = orjson.dumps(public_name)[1:-1]
+        key = orjson.dumps(self.api_key or "")[1:-1]
 
         def scrub(text: bytes) -> bytes:
+            if key:
+                text = text.replace(key, b"***")
             if path and path != name:
                 text = text.replace(path, name)
             if _MODEL_FILE not in text:

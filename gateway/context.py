@@ -27,7 +27,7 @@ class TenantIdentity:
     """The tenant's ceiling is `batch`: a header cannot raise it."""
     allow_id_slot: bool = False
     isolate_cache: bool = False
-    """What others asked must not be found in the prompt cache by this tenant, nor the other way round."""
+    """What others asked is not found in the prompt cache by this tenant."""
 
     def may_use(self, model: str) -> bool:
         return "*" in self.models or model in self.models

@@ -18,7 +18,9 @@ def configure_logging(level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     terminal = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    plain = structlog.dev.plain_traceback  # others show local variables, and keys are among them
+    console = structlog.dev.ConsoleRenderer(exception_formatter=plain)
+    renderer = console if terminal else structlog.processors.JSONRenderer()
     tracebacks = [] if terminal else [structlog.processors.format_exc_info]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

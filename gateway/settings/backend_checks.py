@@ -49,7 +49,8 @@ def _key(loc: Loc, backend: Backend, environ: Mapping[str, str]) -> Iterator[Fin
         return
     key = environ.get(backend.api_key_env, "")
     if not key:
-        yield Finding(loc, f"the environment variable {backend.api_key_env} is not set")
+        name = f" {backend.api_key_env}" if backend.api_key_env.isupper() else ""  # or it is the key itself
+        yield Finding(loc, f"the environment variable{name} is not set")
     elif not (key.isascii() and key.isprintable()) or key != key.strip():
         yield Finding(
             loc, f"the environment variable {backend.api_key_env} has a value that no HTTP header can carry"

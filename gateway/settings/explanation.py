@@ -49,6 +49,12 @@ def _tenant(tenant: Tenant) -> str:
     parts = [_count(keys, "key"), models, tenant.priority, f"weight {tenant.weight:g}"]
     if tenant.max_concurrent:
         parts.append(f"{tenant.max_concurrent} at a time")
+    rates = [
+        (tenant.requests_per_minute, "requests a minute"),
+        (tenant.tokens_per_minute, "tokens a minute"),
+        (tenant.tokens_per_day, "tokens a day"),
+    ]
+    parts += [f"{limit} {what}" for limit, what in rates if limit]
     if tenant.max_tokens_limit:
         parts.append(f"up to {tenant.max_tokens_limit} tokens an answer")
     return f"{tenant.name}: {'; '.join(parts)}"

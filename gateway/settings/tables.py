@@ -54,7 +54,7 @@ class Tenant(Table):
 
     name: Name
     key_hashes: Annotated[Many[KeyHash], Hidden()] = ()
-    key: Many[TenantKey] = ()
+    key: Annotated[Many[TenantKey], Hidden()] = ()  # somebody may write the key itself, here and below
     weight: Weight = 1
     models: Many[ModelChoice] = ("*",)
     priority: Literal["interactive", "batch"] = "interactive"
@@ -76,7 +76,7 @@ class Backend(Table):
     command: Many[Argument] = ()
     models: Many[ModelName] = ()
     slots: Count | None = None
-    api_key_env: Variable = ""
+    api_key_env: Annotated[Variable, Hidden()] = ""
     health_interval_s: Seconds = 2
     shared: bool = False
     load: Literal["start", "demand"] = "start"

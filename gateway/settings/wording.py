@@ -14,6 +14,7 @@ from gateway.settings.schema import Spot, keys, spot
 UNITS = {"_ms": "milliseconds", "_s": "seconds", "_bytes": "bytes"}
 SHOWN_CHARACTERS = 60
 PASSWORD = re.compile(r"://[^/]*@")
+QUERY = re.compile(r"(://[^?]*\?).*")
 
 
 def worded(error: ErrorDetails) -> str:
@@ -92,7 +93,7 @@ def _instead(found: Spot | None, value: object) -> str:
 
 
 def _short(text: str) -> str:
-    text = PASSWORD.sub("://", text)
+    text = QUERY.sub(r"\1", PASSWORD.sub("://", text))
     return repr(text) if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]!r} and more"
 
 

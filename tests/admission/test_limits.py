@@ -152,6 +152,29 @@ def test_new_limits_keep_what_was_used(limited: Callable[..., Limiter], clocks: 
     assert (limiter.requests_of("a"), limiter.tokens_of("a"), limiter.used_today("a")) == (None, None, 0)
 
 
+def test_a_smaller_limit_makes_no_debt(limited: Callable[..., Limiter], clocks: Clocks) -> None:
+    limiter = limited(tokens_per_minute=100_000)
+    used = limiter.reserve("a", 90_000)
+    limiter.configure({"a": TenantLimits(tokens_per_minute=1000)})
+    assert refused(limiter, 1000).retry_after_s == pytest.approx(60)
+    used.settle(90_500)
+    limiter.configure({"a": TenantLimits(tokens_per_minute=500)})
+    assert refused(limiter, 500).retry_after_s == pytest.approx(120), "a debt stays one"
+    clocks.now += 120
+    limiter.reserve("a", 500)
+
+
+def test_a_quota_that_comes_later_counts_the_whole_day(limited: Callable[..., Limiter]) -> None:
+    limiter = limited()
+    limiter.reserve("a", 400).settle(450)
+    limiter.configure({"a": TenantLimits(tokens_per_day=500)})
+    assert refused(limiter, 51).refusal is Refusal.QUOTA_EXCEEDED
+    limiter.configure({"a": TenantLimits()})
+    limiter.reserve("a", 50)
+    limiter.configure({"a": TenantLimits(tokens_per_day=500)})
+    assert refused(limiter).refusal is Refusal.QUOTA_EXCEEDED
+
+
 def test_who_has_no_limits_is_never_refused(limited: Callable[..., Limiter]) -> None:
     limiter = limited(requests_per_minute=1)
     for _ in range(100):

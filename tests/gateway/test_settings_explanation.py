@@ -41,6 +41,13 @@ def test_it_says_who_may_enter_and_how_far() -> None:
     assert "operator: 1 key" in text
 
 
+def test_it_says_what_a_tenant_may_use_in_a_minute_and_in_a_day() -> None:
+    limits = {"requests_per_minute": 120, "tokens_per_minute": 9000, "tokens_per_day": 5_000_000}
+    tenant = {"name": "team-a", "key_hashes": [digest("a")], **limits}
+    said = explain(parsed(tenant=[tenant]))
+    assert "120 requests a minute; 9000 tokens a minute; 5000000 tokens a day" in said
+
+
 def test_it_says_who_serves_what() -> None:
     text = explain(
         parsed(

@@ -6,6 +6,7 @@ as an error (a client that leaves and a backend that fails are none of the gatew
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -101,11 +102,15 @@ class Gateway:
 
 @asynccontextmanager
 async def running_gateway(
-    settings: Settings, *, ready: bool = True, load: Load | None = None
+    settings: Settings,
+    *,
+    ready: bool = True,
+    load: Load | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Gateway]:
     before = asyncio.all_tasks()
     with logged() as log:
-        async with _listening(settings, log, load) as gateway:
+        async with _listening(settings, log, load, environ) as gateway:
             if ready:
                 await gateway.until(lambda: gateway.fleet.ready)
             yield gateway
@@ -114,8 +119,10 @@ async def running_gateway(
 
 
 @asynccontextmanager
-async def _listening(settings: Settings, log: Log, load: Load | None) -> AsyncIterator[Gateway]:
-    async with assemble(settings, load=load) as (app, fleet):
+async def _listening(
+    settings: Settings, log: Log, load: Load | None, environ: Mapping[str, str]
+) -> AsyncIterator[Gateway]:
+    async with assemble(settings, environ, load=load) as (app, fleet):
         server = Server(app, settings.server)
         await server.listen()
         gateway = Gateway(server, fleet, log, app)

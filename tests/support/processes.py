@@ -31,5 +31,11 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
+def environment_of(pid: int) -> dict[bytes, bytes]:
+    """What a running process was started with."""
+    lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
+    return {name: value for name, _, value in (line.partition(b"=") for line in lines)}
+
+
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

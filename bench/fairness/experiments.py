@@ -1,0 +1,229 @@
+"""Four questions about a crowd, each answered by running the gateway's own scheduler on virtual time.
+
+No clock, no network and no chance: random sizes come from a seed, so every run gives the same figures.
+Work is counted in tokens; a slot makes `RATE` of them a second.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from admission import Priority, SlotPool
+from bench.instructions import counted
+from tests.admission.simulation import Request, Simulation
+
+__all__ = [
+    "CROWD",
+    "SLOTS",
+    "Arrival",
+    "Batch",
+    "Queue",
+    "Shares",
+    "Tenant",
+    "batch",
+    "newcomers",
+    "queues",
+    "shares",
+]
+
+SLOTS = 2
+RATE = 50.0
+CROWD = 1000
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    name: str
+    weight: float
+    tokens: int
+    """Of a request on average; each is between half and one and a half of it."""
+    misjudged: float = 1.0
+    """The estimate, as a multiple of what a request costs in truth."""
+
+
+TENANTS = (
+    Tenant("a", 1, 400),
+    Tenant("b", 2, 2000, misjudged=0.25),
+    Tenant("c", 4, 100, misjudged=4.0),
+    Tenant("d", 3, 800, misjudged=0.5),
+    Tenant("e", 1.5, 3200, misjudged=2.0),
+)
+"""The first two of them, the first three, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each tenant had of all tokens, at the ends of equal spans of time."""
+
+    tenants: tuple[Tenant, ...]
+    hours: tuple[float, ...]
+    parts: tuple[tuple[float, ...], ...]
+    """Of each tenant, at these hours, of all tokens since the beginning."""
+
+    def due(self, tenant: Tenant) -> float:
+        return tenant.weight / sum(other.weight for other in self.tenants)
+
+    @property
+    def off_by(self) -> float:
+        """How far the worst-off tenant was from its due in the end, as a part of that due."""
+        ends = zip(self.tenants, self.parts, strict=True)
+        return max(abs(part[-1] / self.due(tenant) - 1) for tenant, part in ends)
+
+
+class _Backlog:
+    """A tenant that always has requests waiting."""
+
+    def __init__(self, simulation: Simulation, tenant: Tenant, chance: random.Random) -> None:
+        self.simulation = simulation
+        self.tenant = tenant
+        self.chance = chance
+        self.asked: list[tuple[Request, float]] = []
+        for _ in range(2 * SLOTS):
+            self.ask()
+
+    def ask(self) -> None:
+        tokens = self.tenant.tokens * self.chance.uniform(0.5, 1.5)
+        request = self.simulation.submit(
+            self.tenant.name, seconds=tokens / RATE, cost=tokens * self.tenant.misjudged
+        )
+        request.then = partial(self.done, request, tokens)
+        self.asked.append((request, tokens))
+
+    def done(self, request: Request, tokens: float) -> None:
+        request.lease.settle_cost(tokens)
+        self.ask()
+
+    def made_by(self, now: float) -> float:
+        """Tokens so far, those of running requests included."""
+        return sum(
+            tokens * min(1.0, (now - request.granted_at) / request.seconds)
+            for request, tokens in self.asked
+            if request.granted_at is not None
+        )
+
+
+def shares(count: int, *, hours: float = 8, points: int = 64) -> Shares:
+    """All of the first `count` tenants are backlogged all the time."""
+    simulation, tenants = Simulation(SlotPool("gpu", SLOTS)), TENANTS[:count]
+    simulation.scheduler.set_weights({tenant.name: tenant.weight for tenant in tenants})
+    backlogs = [_Backlog(simulation, tenant, random.Random(tenant.name)) for tenant in tenants]
+    at, parts = [], []
+    for number in range(1, points + 1):
+        simulation.run(hours * HOUR_S / points)
+        made = [backlog.made_by(simulation.now) for backlog in backlogs]
+        at.append(hours * number / points)
+        parts.append([tokens / sum(made) for tokens in made])
+    return Shares(tenants, tuple(at), tuple(zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A newcomer behind `CROWD` requests of another tenant. Waits are in service times of the longest."""
+
+    slots: int
+    waits: tuple[float, ...]
+    """Of newcomers that came at different moments."""
+    in_line: float
+    """What the longest wait would be if all were served in the order in which they came."""
+
+
+def newcomers(slots: int, *, moments: int = 25, longest_s: float = 20.0) -> Arrival:
+    waits, in_line = [], []
+    for moment in range(moments):
+        chance, simulation = random.Random(moment), Simulation(SlotPool("gpu", slots))
+        crowd = [
+            simulation.submit("crowd", seconds=longest_s * chance.uniform(0.25, 1)) for _ in range(CROWD)
+        ]
+        simulation.run(longest_s * (1 + moment / moments))
+        newcomer = simulation.submit("newcomer", seconds=longest_s)
+        waiting = sum(request.seconds for request in crowd if not request.granted)
+        in_line.append(waiting / slots / longest_s)
+        waits.append(simulation.run_until(lambda: newcomer.granted) / longest_s)  # noqa: B023
+    return Arrival(slots, tuple(waits), max(in_line))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch tenant beside interactive ones that never pause."""
+
+    minutes: tuple[float, ...]
+    interactive: tuple[int, ...]
+    """Requests served by these minutes."""
+    batch: tuple[int, ...]
+    widest_gap: int
+    """Requests from one batch request to the next, at most, itself counted."""
+
+
+def batch(*, chatting: int = 4, minutes: int = 60, points: int = 30) -> Batch:
+    simulation = Simulation(SlotPool("gpu", SLOTS))
+    for number in range(chatting):
+        simulation.keep_busy(f"chat{number}", seconds=8.0)
+    for _ in range(CROWD):
+        simulation.submit("batch", seconds=8.0, priority=Priority.BATCH)
+    at, interactive, served = [], [], []
+    for number in range(1, points + 1):
+        simulation.run(minutes * 60 / points)
+        order = simulation.order()
+        at.append(minutes * number / points)
+        served.append(order.count("batch"))
+        interactive.append(len(order) - served[-1])
+    turns = [turn for turn, tenant in enumerate(simulation.order()) if tenant == "batch"]
+    gaps = [later - earlier for earlier, later in pairwise(turns)]
+    return Batch(tuple(at), tuple(interactive), tuple(served), max(gaps))
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What one request costs the scheduler with so many waiting."""
+
+    tenants: str
+    waiting: int
+    instructions: float
+    calls: float
+    """Into functions written in C."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Two slots in use, and a queue."""
+
+    count: int
+    own_tenants: bool
+    simulation: Simulation = field(default_factory=lambda: Simulation(SlotPool("gpu", SLOTS)))
+    requests: list[Request] = field(default_factory=list)
+
+    def fill(self) -> None:
+        for _ in range(SLOTS):
+            self.simulation.submit("first")
+        self.requests = [self.submit(number) for number in range(self.count)]
+
+    def submit(self, number: int) -> Request:
+        return self.simulation.submit(f"t{number}" if self.own_tenants else "t", seconds=1.0 + number % 7)
+
+    def turn(self, number: int) -> None:
+        """One comes, one gives up from the middle, one comes, one is served: the queue stays as long."""
+        middle = len(self.requests) // 2
+        self.simulation.withdraw(self.requests[middle])
+        self.requests[middle] = self.submit(number)
+        self.submit(number)
+        self.simulation.release(self.simulation.served[number])
+
+
+def queues(sizes: Sequence[int] = (10, 10_000), *, rounds: int = 100) -> list[Queue]:
+    return [_queue(size, own, rounds) for own in (False, True) for size in sizes]
+
+
+def _queue(size: int, own_tenants: bool, rounds: int) -> Queue:
+    waiting = _Waiting(size, own_tenants)
+    waiting.fill()
+    act: Callable[[int], None] = waiting.turn
+    with counted() as counts:
+        for number in range(rounds):
+            act(number)
+    tenants = "a tenant each" if own_tenants else "one tenant"
+    return Queue(tenants, size, counts["opcode"] / rounds, counts["c_call"] / rounds)

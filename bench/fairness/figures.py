@@ -1,0 +1,36 @@
+"""All figures of a run, and what is written of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.fairness.experiments import Arrival, Batch, Queue, Shares, batch, newcomers, queues, shares
+from bench.fairness.page import page
+from bench.fairness.picture import picture
+
+__all__ = ["Figures", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    shares: tuple[Shares, ...]
+    arrivals: tuple[Arrival, ...]
+    batch: Batch
+    queues: tuple[Queue, ...]
+
+    @property
+    def page(self) -> str:
+        return page(self.shares, self.arrivals, self.batch, self.queues)
+
+    @property
+    def picture(self) -> str:
+        return picture(self.shares, self.arrivals, self.batch)
+
+
+def measure() -> Figures:
+    return Figures(
+        shares=tuple(shares(count) for count in (2, 3, 4, 5)),
+        arrivals=tuple(newcomers(slots) for slots in (1, 2, 4, 8)),
+        batch=batch(),
+        queues=tuple(queues()),
+    )

@@ -1,0 +1,58 @@
+"""Many tenants on few slots: the figures of `make fairness` are as good as promised, and as published."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bench.fairness.figures import Figures, measure
+
+DOCS = Path(__file__).parents[2] / "docs"
+COUNTS = ("| one tenant |", "| a tenant each |")
+"""Lines of the page that change with the interpreter, and with every line of the scheduler."""
+
+
+@cache
+def figures() -> Figures:
+    return measure()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_shares_follow_weights_within_three_percent_whatever_sizes_and_estimates(count: int) -> None:
+    shares = figures().shares[count - 2]
+    assert len(shares.tenants) == count
+    assert shares.off_by <= 0.03, shares
+    hour = next(number for number, at in enumerate(shares.hours) if at >= 1)
+    for tenant, parts in zip(shares.tenants, shares.parts, strict=True):
+        assert all(part == pytest.approx(shares.due(tenant), rel=0.06) for part in parts[hour:])
+
+
+def test_scenario_036_a_newcomer_waits_one_service_time_at_most_behind_a_thousand() -> None:
+    assert [arrival.slots for arrival in figures().arrivals] == [1, 2, 4, 8]
+    for arrival in figures().arrivals:
+        assert max(arrival.waits) <= 1, arrival
+        assert arrival.in_line > 50, "there was a crowd"
+
+
+def test_batch_gets_on_under_constant_interactive_load() -> None:
+    batch = figures().batch
+    assert batch.widest_gap == 9
+    assert batch.batch[-1] == pytest.approx(batch.interactive[-1] / 8, abs=1)
+    assert all(later > earlier for earlier, later in zip(batch.batch, batch.batch[1:], strict=False))
+
+
+def test_ten_thousand_waiting_cost_no_more_than_ten() -> None:
+    one_few, one_many, each_few, each_many = figures().queues
+    assert one_many.instructions == pytest.approx(one_few.instructions, rel=0.01)
+    assert each_many.instructions <= 1.25 * each_few.instructions
+    assert each_many.calls <= 1.25 * each_few.calls
+
+
+def test_what_is_published_is_what_was_measured() -> None:
+    """Write it anew with `make fairness`."""
+    assert (DOCS / "fairness.svg").read_text() == figures().picture
+    assert lines((DOCS / "fairness.md").read_text()) == lines(figures().page)
+
+
+def lines(page: str) -> list[str]:
+    return [line for line in page.splitlines() if not line.startswith(COUNTS)]

@@ -1,0 +1,195 @@
+"""Several tenants on a real llama-server with two slots: shares, limits, and prompts kept apart.
+
+Everything is counted in tokens and requests; nothing is timed.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.keys import hash_key
+from tests.support.answer import Answer, fetch
+from tests.support.client import RawClient, read_stream, request_bytes
+from tests.support.fixtures import RunLlama
+from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
+from tests.support.llama import RealLlama
+
+pytestmark = pytest.mark.anyio
+
+WEIGHTS = {"one": 1, "two": 2, "four": 4}
+TOKENS = {"one": 60, "two": 20, "four": 110, "batch": 40}
+"""Of an answer: tenants ask for different amounts."""
+ASKING = 5
+"""Requests that each tenant has under way: more than there are slots, so that it always waits."""
+ENOUGH = 40_000
+MARGIN = 0.2
+
+
+def tenant(name: str, **members: object) -> dict[str, Any]:
+    return {"name": name, "key_hashes": [hash_key(f"sg-{name}")], **members}
+
+
+def key(name: str) -> bytes:
+    return b"authorization: Bearer sg-" + name.encode()
+
+
+class Work:
+    """What the log says of the requests that have ended."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.requests = Counter[str]()
+        self.tokens = Counter[str]()
+        for line in gateway.log.of("request"):
+            if line["outcome"] == "ok" and line["path"] == CHAT:
+                self.requests[line["tenant"]] += 1
+                self.tokens[line["tenant"]] += line["prompt_tokens"] + line["completion_tokens"]
+
+    def off_by(self) -> float:
+        """How far the worst-off of the weighed tenants is from its share."""
+        everything = sum(self.tokens[name] for name in WEIGHTS)
+        shares = {name: self.tokens[name] / everything for name in WEIGHTS}
+        dues = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
+        return max(abs(shares[name] / dues[name] - 1) for name in WEIGHTS)
+
+
+async def backlogged(gateway: Gateway, llama: RealLlama) -> tuple[Work, list[float]]:
+    """All tenants ask without a pause until enough was served. What was served, and what llama-server
+    had waiting inside itself whenever it was asked."""
+
+    async def keep_asking(name: str, number: int) -> None:
+        body = chat("word " * number, max_tokens=TOKENS[name], temperature=0)
+        while True:
+            if number % 2:
+                await read_stream(gateway.url, CHAT, body, [key(name)], within=60)
+            else:
+                async with await RawClient.connect(gateway.url) as client:
+                    await client.send(request_bytes("POST", CHAT, key(name), json=body | {"stream": False}))
+                    await client.head(within=60)
+                    assert client.status == 200, await client.body()
+                    await client.body()
+
+    deferred = []
+    askers = [asyncio.create_task(keep_asking(name, number)) for name in TOKENS for number in range(ASKING)]
+    try:
+        for part in range(1, 9):
+            await gateway.until(lambda: Work(gateway).tokens.total() >= ENOUGH * part / 8, within=120)  # noqa: B023
+            deferred.append((await llama.metrics())["requests_deferred"])
+            for task in askers:
+                assert not task.done(), task.exception()
+        return Work(gateway), deferred
+    finally:
+        for task in askers:
+            task.cancel()
+        await asyncio.wait(askers)
+
+
+async def test_what_tenants_get_of_a_real_llama_server_follows_their_weights(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    """Streams and whole answers, with a batch tenant beside; measured again if it was not so."""
+    llama = run_llama(RealLlama(tiny_model, slots=2, context=4096))
+    tenants = [tenant(name, weight=weight) for name, weight in WEIGHTS.items()]
+    tenants.append(tenant("batch", weight=1000, priority="batch"))
+    for _ in range(2):
+        async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
+            served, deferred = await backlogged(gateway, llama)
+            scheduler = gateway.fleet.scheduler
+            await gateway.until(lambda: gateway.idle and gateway.fleet.backends["gpu0"].pool.free == 2)
+            assert (scheduler.leases_by_tenant, scheduler.status().by_tenant) == ({}, {})
+        assert deferred == [0.0] * len(deferred), "nothing waits where nobody can see it"
+        assert await llama.slots_busy() == 0
+        interactive = sum(served.requests[name] for name in WEIGHTS)
+        print(f"{dict(served.tokens)} tokens, {dict(served.requests)} requests: {served.off_by():.1%} off")
+        if served.off_by() <= MARGIN and served.requests["batch"] == pytest.approx(interactive / 8, rel=0.2):
+            return
+    raise AssertionError(f"{served.tokens}, {served.requests}")
+
+
+async def test_limits_hold_in_front_of_a_real_llama_server(run_llama: RunLlama, tiny_model: Path) -> None:
+    llama = run_llama(RealLlama(tiny_model, slots=2, context=4096))
+    tenants = [
+        tenant("few", requests_per_minute=6),
+        tenant("narrow", max_concurrent=1),
+        tenant("poor", tokens_per_day=100),
+    ]
+    async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
+        limiter = gateway.fleet.limiter
+
+        async def asked(name: str) -> Answer:
+            return await ask(gateway.url, key(name), stream=False, max_tokens=20)
+
+        few = await asyncio.gather(*(asked("few") for _ in range(20)))
+        assert Counter(got.status for got in few) == {200: 6, 429: 14}
+        assert {got.error["code"] for got in few if got.status == 429} == {"rate_limited"}
+        narrow = await asyncio.gather(*(asked("narrow") for _ in range(10)))
+        assert {got.error["code"] for got in narrow if got.status == 429} == {"tenant_concurrency"}
+        assert (await asked("narrow")).status == 200
+        poor = [await asked("poor") for _ in range(10)]
+        spent = sum(got.json["usage"]["total_tokens"] for got in poor if got.status == 200)
+        assert limiter.used_today("poor") == spent <= 100
+        assert {got.error["code"] for got in poor if got.status == 429} == {"quota_exceeded"}
+    assert await llama.slots_busy() == 0
+
+
+# Prompts kept apart
+
+CANARY = "the secret of the house is the long black water of the room where the children work at night "
+SAID = CANARY * 6
+DOORS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": SAID}], "max_tokens": 12},
+    "/v1/completions": {"prompt": SAID, "max_tokens": 12},
+    "/completion": {"prompt": SAID, "n_predict": 12},
+    "/v1/responses": {"input": SAID, "max_output_tokens": 12},
+}
+
+
+def heard(answer: dict[str, Any]) -> tuple[int, object]:
+    """Tokens that came from the cache, and what was said."""
+    if "content" in answer:
+        return answer["timings"]["cache_n"], answer["content"]
+    usage = answer["usage"]
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    if "choices" in answer:
+        said = [choice.get("text") or choice.get("message") for choice in answer["choices"]]
+        return details["cached_tokens"], said
+    return details["cached_tokens"], [part["content"][0]["text"] for part in answer["output"]]
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
+    path: str, run_llama: RunLlama, tiny_model: Path
+) -> None:
+    """One slot, so that both use the same. Without isolation the second does find what the first said."""
+    body = {**DOORS[path], "temperature": 0, "seed": 1}
+    async with AsyncExitStack() as running:
+        found: dict[str, list[tuple[int, object]]] = {}
+        for kind, members in {"shared": {}, "isolated": {"isolate_cache": "best-effort"}}.items():
+            llama = run_llama(RealLlama(tiny_model, slots=1, context=4096))
+            tenants = [tenant("a", **members), tenant("b", **members)]
+            gateway = await running.enter_async_context(
+                running_gateway(settings_for(llama.url, tenant=tenants))
+            )
+            answers = [await fetch(gateway.url, "POST", path, key(name), json=body) for name in "abab"]
+            assert [got.status for got in answers] == [200] * 4
+            found[kind] = [heard(got.json) for got in answers]
+    assert [cached > 0 for cached, _ in found["shared"]] == [False, True, True, True]
+    assert [cached for cached, _ in found["isolated"]] == [0, 0, 0, 0]
+    first = found["isolated"][0][1]
+    assert all(said == first for _, said in found["isolated"]), "it is what a fresh server says"
+    assert first == found["shared"][0][1]
+
+
+async def test_a_tenant_without_isolation_can_find_what_an_isolated_one_left(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    """Not wished for, but so it is, and the documentation says so: the slot keeps what it read."""
+    body = {**DOORS[CHAT], "temperature": 0}
+    llama = run_llama(RealLlama(tiny_model, slots=1, context=4096))
+    tenants = [tenant("a", isolate_cache="best-effort"), tenant("b")]
+    async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
+        answers = [await fetch(gateway.url, "POST", CHAT, key(name), json=body) for name in "aba"]
+    assert [heard(got.json)[0] > 0 for got in answers] == [False, True, False]
