@@ -1,11 +1,13 @@
 """What a tenant may ask for in a minute and in a day, over HTTP: refused early, told honestly, given back."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.doors import DOORS
 from gateway.keys import hash_key
+from gateway.usage import keeping
 from tests.support.answer import Answer
 from tests.support.client import read_stream, request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
@@ -117,3 +119,16 @@ async def test_what_never_ran_costs_nothing_on_any_door(door: Any, ending: str) 
         assert (state.remaining, gateway.fleet.limiter.used_today("a")) == (100, 0)
         other.close()
         holder.close()
+
+
+async def test_what_was_used_of_a_day_survives_a_restart(tmp_path: Path) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu:
+        store = {"store": f"sqlite:///{tmp_path}/usage.db"}
+        settings = settings_for(fu.url, tenant=tenants(tokens_per_day=1000), usage=store)
+        for before in (0, 10):
+            async with keeping(settings.usage) as usage, running_gateway(settings, usage=usage) as gateway:
+                assert gateway.fleet.limiter.used_today("a") == before
+                answers = [await ask(gateway.url, KEY, stream=False, max_tokens=1) for _ in range(2)]
+                assert [got.status for got in answers] == [200, 200]
+                assert gateway.fleet.limiter.used_today("a") == before + 10

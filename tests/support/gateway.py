@@ -18,6 +18,7 @@ from gateway.reloading import LiveGateway, Load
 from gateway.serve import assemble
 from gateway.server import Server
 from gateway.settings import Settings, parse
+from gateway.usage import Usage
 from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged
@@ -106,11 +107,12 @@ async def running_gateway(
     *,
     ready: bool = True,
     load: Load | None = None,
+    usage: Usage | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Gateway]:
     before = asyncio.all_tasks()
     with logged() as log:
-        async with _listening(settings, log, load, environ) as gateway:
+        async with _listening(settings, log, load, environ, usage) as gateway:
             if ready:
                 await gateway.until(lambda: gateway.fleet.ready)
             yield gateway
@@ -120,9 +122,9 @@ async def running_gateway(
 
 @asynccontextmanager
 async def _listening(
-    settings: Settings, log: Log, load: Load | None, environ: Mapping[str, str]
+    settings: Settings, log: Log, load: Load | None, environ: Mapping[str, str], usage: Usage | None
 ) -> AsyncIterator[Gateway]:
-    async with assemble(settings, environ, load=load) as (app, fleet):
+    async with assemble(settings, environ, usage, load=load) as (app, fleet):
         server = Server(app, settings.server)
         await server.listen()
         gateway = Gateway(server, fleet, log, app)
