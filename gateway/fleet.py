@@ -169,9 +169,9 @@ class Fleet:
         """
         if not error.retry_safe or lease.delivered:
             return False
-        backend = self._serving[lease.pool_name]
+        backend = self._serving.get(lease.pool_name)  # it may have been retired, and closed by now
         loading = error.status == 503
-        if backend.state is BackendState.READY:
+        if backend is not None and backend.state is BackendState.READY:
             backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
         model = self.catalogue.models.get(lease.demand.model)
         others = model.backends if model is not None else []
