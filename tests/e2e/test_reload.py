@@ -183,6 +183,53 @@ async def test_a_request_whose_backend_was_moved_before_it_began_is_tried_on_the
                 assert (client.status, text_of([frame async for frame in client.frames()])) == (200, "new")
 
 
+async def test_a_backend_that_is_where_it_was_keeps_the_slots_that_are_taken_there() -> None:
+    gate = Gate()
+    ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), *ending]})
+    fu.llama.total_slots = 1
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            running, waiting = await gateway.client(), await gateway.client()
+            await running.post(CHAT, chat())
+            other = settings_for(fu.url, server=SERVER, admission={"quarantine_max_s": 9})
+            [entry] = other.backends
+            changed = entry.model_copy(update={"models": ("m", "other"), "health_interval_s": 0.1})
+            file.settings = other.model_copy(update={"backends": (changed,)})
+            assert (await reloaded(gateway))[0] == 200
+            await waiting.send(request_bytes("POST", CHAT, json=chat(model="other")))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            seen = len(fu.requests)
+            await fu.until(lambda: [one.path for one in fu.requests[seen:]].count("/props") > 2)
+            assert (gateway.fleet.scheduler.depth, len(fu.generations)) == (1, 1)
+            gate.event.set()
+            await waiting.head()
+            for client in (running, waiting):
+                assert [frame.data async for frame in client.frames()][-1] == b"data: [DONE]\n\n"
+                client.close()
+
+
+async def test_a_backend_may_be_said_to_have_more_slots() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        [entry] = before.backends
+        file = Configuration(before.model_copy(update={"backends": (entry.model_copy(update={"slots": 1}),)}))
+        assert isinstance(file.settings, Settings)
+        async with running_gateway(file.settings, load=file.load) as gateway:
+            clients = [await gateway.client() for _ in range(2)]
+            for client in clients:
+                await client.send(request_bytes("POST", CHAT, json=chat()))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            file.settings = before.model_copy(update={"backends": (entry.model_copy(update={"slots": 2}),)})
+            await reloaded(gateway)
+            await fu.until(lambda: len(fu.generations) == 2)
+            for client in clients:
+                client.close()
+
+
 async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     fu.llama.total_slots = 1

@@ -150,7 +150,11 @@ async def test_a_request_that_is_cancelled_as_its_first_attempt_fails_is_not_tri
     fu = ScriptedUpstream(scripts={CHAT: [Write(LOADING)]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         [backend] = gateway.fleet.backends.values()
-        backend.pool.on_idle = lambda: gateway.fleet.live.cancel("an-id", None)  # the attempt has failed
+
+        def the_attempt_has_failed() -> None:
+            assert gateway.fleet.live.cancel("an-id", None) == 1
+
+        backend.pool.on_idle = the_attempt_has_failed
         async with await gateway.client() as client:
             await client.post(CHAT, chat(), b"x-request-id: an-id")
             assert (client.status, (await client.json())["error"]["code"]) == (409, "cancelled")
