@@ -17,11 +17,11 @@ from gateway.fleet import Fleet
 from gateway.operations import Operations, ReloadReport
 from gateway.settings import Backend, Settings
 
-__all__ = ["LiveGateway", "Load"]
+__all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
 
 Load = Callable[[], Settings]
 """Reads the configuration. Raises `SettingsError` with all its faults."""
-_OF_THE_PROCESS = (
+OF_THE_PROCESS = (
     "server.host",
     "server.port",
     "server.keep_alive_s",
@@ -76,7 +76,7 @@ class LiveGateway:
             settings, fixed = self._beside_processes(written)
             keys = self._keys_of(settings)
             app = self._built(settings, keys)
-            fixed += [key for key in _OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
+            fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
             self._fleet.apply(settings)
             self._app, self._settings = app, settings
             report = ReloadReport(tuple(fixed), self._fleet.live.revoke(keys.holds))
