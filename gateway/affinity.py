@@ -14,6 +14,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -26,6 +27,8 @@ SESSION_BYTES = 1 << 30
 _BEGINNINGS = 64
 """Of one prompt, the longest ones."""
 _BLOCK_CHARACTERS = 2048
+_LOOKED_AT_PARTS = 1024
+"""Of one prompt: a body has room for a million messages, and each of them holds up the loop."""
 _LOOKED_AT_BYTES = 64 * 1024
 """Of one part of a prompt: a picture is told from another by its beginning and its length."""
 
@@ -56,7 +59,7 @@ def text_trail(parsed: Mapping[str, Any], session: bytes = b"") -> Trail:
 
 
 def _trail(head: bytes, parts: Iterable[bytes], session: bytes) -> Trail:
-    return Trail(tuple(_beginnings(head, parts))[-_BEGINNINGS:], session)
+    return Trail(tuple(_beginnings(head, islice(parts, _LOOKED_AT_PARTS)))[-_BEGINNINGS:], session)
 
 
 def _beginnings(head: bytes, parts: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

@@ -106,6 +106,18 @@ class Backend:
         for transport in (self.transport, self._control):
             transport.move_to(Address.of(self.base_url, None))
 
+    def adjust(
+        self, *, api_key: str | None, slots: int | None, shared: bool, connect_timeout_s: float
+    ) -> None:
+        """What may change while requests run on it. Whoever calls it has admission look again."""
+        self.api_key = api_key
+        self._questions.clear()
+        self.fixed_slots = slots
+        self.pool.total = slots or self.pool.total
+        self.pool.quarantine.shared = shared
+        for transport in (self.transport, self._control):
+            transport.connect_timeout_s = connect_timeout_s
+
     def hopeless(self, now: float) -> bool:
         """Whether a request should not wait for this backend."""
         return self.state is BackendState.UNREACHABLE and now - self.since >= GIVE_UP_S

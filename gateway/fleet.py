@@ -63,8 +63,8 @@ class Fleet:
         self.limiter.restore(self.usage.day, self.usage.tokens_today)
 
     def apply(self, settings: Settings) -> None:
-        """Go on with these settings. A backend whose entry has changed is replaced: what runs on the old one
-        ends there.
+        """Go on with these settings. A backend that is another one now is replaced: what runs on the old one
+        ends there. One that is where it was keeps its slots: those that are taken there stay taken.
         """
         self.scheduler.limits = _queue_limits(settings)
         self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
@@ -75,11 +75,13 @@ class Fleet:
         self.tenants = tuple(tenant.name for tenant in settings.tenants)
         self.buffers.total_bytes = settings.streaming.stream_buffers_total_bytes
         wanted = {entry.name: entry for entry in settings.backends}
-        for name in [name for name, entry in self._entries.items() if wanted.get(name) != entry]:
+        for name in [name for name, entry in self._entries.items() if not _same(entry, wanted.get(name))]:
             self._retire(name)
         for name, entry in wanted.items():
             if name not in self._entries:
                 self._add(entry, settings)
+            else:
+                self._adjust(entry, settings)
         self.backends = {name: self.backends[name] for name in wanted}
         self.catalogue.configure(settings.models)
         self._reroute()
@@ -103,6 +105,20 @@ class Fleet:
         self.catalogue.add(backend, entry.models)
         if self._started:
             monitor.start()
+
+    def _adjust(self, entry: BackendSettings, settings: Settings) -> None:
+        backend, monitor = self.backends[entry.name], self.monitors[entry.name]
+        backend.adjust(
+            api_key=entry.api_key(self._environ),
+            slots=entry.slots,
+            shared=entry.shared,
+            connect_timeout_s=settings.timeouts.connect_s,
+        )
+        monitor.adjust(
+            interval_s=entry.health_interval_s, quarantine_max_s=settings.admission.quarantine_max_s
+        )
+        self._entries[entry.name] = entry
+        self.catalogue.add(backend, entry.models)
 
     def _retire(self, name: str) -> None:
         backend, monitor = self.backends.pop(name), self.monitors.pop(name)
@@ -175,9 +191,9 @@ class Fleet:
         """
         if not error.retry_safe or lease.delivered:
             return False
-        backend = self._serving[lease.pool_name]
+        backend = self._serving.get(lease.pool_name)  # it may have been retired, and closed by now
         loading = error.status == 503
-        if backend.state is BackendState.READY:
+        if backend is not None and backend.state is BackendState.READY:
             backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
         model = self.catalogue.models.get(lease.demand.model)
         others = model.backends if model is not None else []
@@ -205,6 +221,15 @@ def _queue_limits(settings: Settings) -> QueueLimits:
         max_queue_bytes=admission.max_queue_bytes,
         queue_timeout_s=admission.queue_timeout_s,
         affinity_max_wait_s=admission.affinity_max_wait_ms / 1000,
+    )
+
+
+def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
+    """Whether both are one llama-server, and its models are found out in the same way."""
+    return (
+        after is not None
+        and (before.url, before.command) == (after.url, after.command)
+        and bool(before.models) == bool(after.models)
     )
 
 

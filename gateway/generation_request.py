@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 BIG_BODY_BYTES = 1024 * 1024
 _EXPECTED_OUTPUT_TOKENS = 256
+_MOST_OUTPUT_TOKENS = 2**31 - 1
+"""llama-server's limits are of 32 bits. In the rounding of an estimate far beyond, the correction by the real
+count would be lost, and with it what the tenant had used before."""
 
 
 class BodyParser:
@@ -141,12 +144,13 @@ class GenerationRequest:
         prompt = self.prompt_cost(body_bytes)
         if not self.shape.generates:
             return prompt
-        return prompt + (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
+        output = (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
+        return prompt + min(output, _MOST_OUTPUT_TOKENS)
 
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
     ) -> dict[str, bytes | None]:
-        """The members to set, or to leave out, before the body goes to the backend."""
+        """The members to set, or to leave out, before the body goes to the backend. Raises `ClientError`."""
         changes: dict[str, bytes | None] = {}
         if upstream_model is not None and self.model != upstream_model:
             changes["model"] = orjson.dumps(upstream_model)
@@ -157,9 +161,7 @@ class GenerationRequest:
         if "id_slot" in parsed and not tenant.allow_id_slot:
             changes["id_slot"] = None
         if upgrade.usage:
-            changes["stream_options"] = orjson.dumps(
-                {**(parsed.get("stream_options") or {}), "include_usage": True}
-            )
+            changes["stream_options"] = _with_usage(parsed.get("stream_options") or {})
         if upgrade.timings:
             changes["timings_per_token"] = b"true"
         return changes
@@ -184,6 +186,14 @@ def _typed(table: dict[str, Any], name: str, kind: type[T], wanted: str, prefix:
 
 def _flag(options: dict[str, Any], name: str) -> bool:
     return bool(_typed(options, name, bool, "true or false", "stream_options."))
+
+
+def _with_usage(options: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps({**options, "include_usage": True})
+    except orjson.JSONEncodeError as error:  # orjson reads what is nested more deeply than it writes
+        message = "stream_options is nested too deeply"
+        raise ClientError("invalid_request", message, param="stream_options") from error
 
 
 def _token_limit(parsed: dict[str, Any], shape: BodyShape) -> int | None:

@@ -17,6 +17,8 @@ _COMPLETION = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _AROUND = ("response", "message")
 """Members in which a usage may stand instead of at the top."""
+_MOST_TOKENS = 1 << 53
+"""A greater count is none: sums of such could not be written as JSON."""
 
 
 class Meter:
@@ -108,4 +110,4 @@ class Meter:
 
 def _count(counts: dict[str, Any], name: str) -> int:
     value = counts.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= _MOST_TOKENS else 0

@@ -77,6 +77,13 @@ class Monitor:
         """A lease was released: a slot may have to be verified."""
         self._wake.set()
 
+    def adjust(self, *, interval_s: float, quarantine_max_s: float) -> None:
+        """From now on: it asks at once."""
+        self._interval_s = interval_s
+        self._quarantine_max_s = quarantine_max_s
+        self._look.set()
+        self._wake.set()
+
     def process_ended(self, why: str) -> None:
         """The process of ours behind this backend is gone, and with it all that it had to do."""
         self.backend.process = why

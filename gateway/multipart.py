@@ -91,8 +91,10 @@ class Form:
     def feed(self, piece: bytes) -> None:
         """Raises `ClientError` for what is no form."""
         self._feeding = piece
-        if self._begins_at is None and (at := piece.find(b"-")) >= 0:
-            self._begins_at = self.size + at
+        if self._begins_at is None and (beginning := piece.lstrip(b"\r\n")):
+            if not beginning.startswith(b"-"):  # the parser would look for one in this piece
+                raise _invalid("it does not begin with its boundary")
+            self._begins_at = self.size + len(piece) - len(beginning)
         try:
             self._parser.write(piece)
         except MultipartParseError as error:

@@ -17,11 +17,11 @@ from gateway.fleet import Fleet
 from gateway.operations import Operations, ReloadReport
 from gateway.settings import Backend, Settings
 
-__all__ = ["LiveGateway", "Load"]
+__all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
 
 Load = Callable[[], Settings]
 """Reads the configuration. Raises `SettingsError` with all its faults."""
-_OF_THE_PROCESS = (
+OF_THE_PROCESS = (
     "server.host",
     "server.port",
     "server.keep_alive_s",
@@ -54,7 +54,8 @@ class LiveGateway:
         of processes. Without `load` there is nothing to read again.
         """
         self._settings = settings
-        self._written = written or settings
+        self._began_with = written or settings
+        """What the process was started with, however often it has been read again since."""
         self._fleet = fleet
         self._keys_of = keys_of
         self._load = load
@@ -75,16 +76,16 @@ class LiveGateway:
             settings, fixed = self._beside_processes(written)
             keys = self._keys_of(settings)
             app = self._built(settings, keys)
-            fixed += [key for key in _OF_THE_PROCESS if _value(written, key) != _value(self._written, key)]
+            fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
             self._fleet.apply(settings)
-            self._app, self._settings, self._written = app, settings, written
+            self._app, self._settings = app, settings
             report = ReloadReport(tuple(fixed), self._fleet.live.revoke(keys.holds))
         log.info("configuration reloaded", needs_restart=report.needs_restart, revoked=report.revoked)
         return report
 
     def _beside_processes(self, written: Settings) -> tuple[Settings, list[str]]:
         """The settings with the processes that run, as they run, and what of them would need other ones."""
-        run, wanted = _commands(self._written), _commands(written)
+        run, wanted = _commands(self._began_with), _commands(written)
         fixed = [f"backend.{name}" for name in sorted({*run, *wanted}) if run.get(name) != wanted.get(name)]
         ours = [entry for entry in self._settings.backends if entry.name in run]
         others = [entry for entry in written.backends if not entry.command and entry.name not in run]

@@ -50,7 +50,7 @@ class StreamingAnswer:
         self._out: Downstream | None = None
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
-        """Why the request was ended before it was asked."""
+        """Why the request was ended; where a backend was asked already, there is no second attempt."""
         self._relay: Relay | None = None
         self._lease: Lease | None = None
 
@@ -92,14 +92,12 @@ class StreamingAnswer:
 
     def cut(self, error: GatewayError) -> None:
         """End with this error, wherever the request is on its way."""
+        self._cut_error = error
         if self._ticket is not None and self._ticket.queued:
-            self._cut_error = error
             self._fleet.scheduler.withdraw(self._ticket)
             if self._out is not None:
                 self._out.wake()
-        elif self._relay is None:
-            self._cut_error = error
-        else:
+        elif self._relay is not None:
             self._relay.fail(error)
 
     # -- the request's course
@@ -134,6 +132,8 @@ class StreamingAnswer:
 
     async def _admitted(self, out: Downstream) -> Lease:
         """A lease, once it is this request's turn."""
+        if self._cut_error is not None:  # when the attempt before this one had just failed
+            raise self._cut_error
         context, demand = self._context, self._generation.demand
         context.queued_at = context.queued_at or self._loop.time()
         self._out = out

@@ -46,13 +46,15 @@ class WholeAnswer:
                 self._stop = watch.stop
                 reply = await self._answer()
                 self._stop = None
-                await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
-                sent = True
+                if self._cut is None:
+                    content_type = (b"content-type", reply.content_type)
+                    await send_whole(send, reply.status, [content_type], reply.body)
+                    sent = True
         finally:
             self._generation.book(self._meter, self._lease)
         if watch.gone and not sent:
             raise ClientGone
-        if self._cut is not None and not sent:
+        if self._cut is not None:
             raise self._cut
 
     def _holding(self) -> AbstractContextManager[None]:

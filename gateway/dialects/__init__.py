@@ -1,6 +1,6 @@
 """The protocols in which a stream may speak to its client: one small description each."""
 
-from gateway.dialects.dialect import DONE, Dialect, FrameOptions, KeepAlive, WholeDialect
+from gateway.dialects.dialect import DONE, Dialect, FrameOptions, KeepAlive
 from gateway.dialects.messages import MessagesDialect
 from gateway.dialects.native import NativeDialect
 from gateway.dialects.openai import ChatDialect, ChoicesDialect, TextDialect
@@ -19,5 +19,4 @@ __all__ = [
     "ResponsesDialect",
     "TextDialect",
     "TranscriptionDialect",
-    "WholeDialect",
 ]

@@ -14,7 +14,7 @@ from gateway.chunks import Chunk, Identity, dumped, frame
 from gateway.errors import GatewayError
 from gateway.metering import Meter
 
-__all__ = ["DONE", "KEEPALIVE_COMMENT", "Dialect", "FrameOptions", "KeepAlive", "WholeDialect", "named_frame"]
+__all__ = ["DONE", "KEEPALIVE_COMMENT", "Dialect", "FrameOptions", "KeepAlive", "named_frame"]
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE_COMMENT = b": keep-alive\n\n"
@@ -110,10 +110,6 @@ class Dialect:
     def failure(self, error: GatewayError) -> bytes:
         """The last frame of a stream that failed."""
         return b"data: " + error.body() + b"\n\n"
-
-
-class WholeDialect(Dialect):
-    """For what never streams."""
 
 
 def named_frame(chunk: Chunk) -> bytes:

@@ -87,7 +87,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         keep_idle: bool = True,
     ) -> None:
         self._address = address
-        self._connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
         self._keep_idle = keep_idle
         self._connections: set[UpstreamConnection] = set()
@@ -157,12 +157,12 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):
                 await self._dial(loop, connection)
         except BaseException as error:
             connection.discard()
             if isinstance(error, TimeoutError):
-                raise httpx.ConnectTimeout(f"no connection within {self._connect_timeout_s} s") from error
+                raise httpx.ConnectTimeout(f"no connection within {self.connect_timeout_s} s") from error
             if isinstance(error, OSError):
                 raise httpx.ConnectError(str(error)) from error
             raise

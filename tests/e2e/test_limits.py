@@ -58,6 +58,14 @@ async def test_tokens_are_corrected_by_what_the_backend_counted() -> None:
     assert header(got, "x-ratelimit-limit-tokens") == b"600"
 
 
+async def test_no_number_of_tokens_that_is_asked_for_makes_what_was_used_forgotten() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu, running_gateway(settings_for(fu.url, tenant=tenants(tokens_per_day=1000))) as gateway:
+        got = await ask(gateway.url, KEY, stream=False, max_tokens=1e308, n=2)
+        assert got.status == 200, "nothing was used before"
+        assert gateway.fleet.limiter.used_today("a") == 5
+
+
 async def test_a_quota_that_is_used_up_says_do_not_retry() -> None:
     fu = ScriptedUpstream(scripts={CHAT: STREAM})
     async with fu, running_gateway(settings_for(fu.url, tenant=tenants(tokens_per_day=300))) as gateway:

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from gateway.fleet import Fleet
 from gateway.keys import hash_key
-from gateway.settings import Settings, SettingsError
+from gateway.reloading import LiveGateway
+from gateway.serve import keys_of
+from gateway.settings import Settings, SettingsError, parse
 from tests.support.client import request_bytes
-from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
-from tests.support.notation import END, STOP, H, T, answer, chunked
+from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for, text_of
+from tests.support.notation import END, STOP, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Gate, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.anyio
 OPERATOR = b"authorization: Bearer sg-operator"
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 A, B = b"x-api-key: sg-a", b"x-api-key: sg-b"
+LOADING = answer(503, error_body(503, "Loading model", "unavailable_error"))
 WHOLE: Script = [Write(answer(200, {"choices": []}))]
 
 
@@ -80,7 +84,8 @@ async def test_what_only_a_new_process_can_change_is_named() -> None:
         file = Configuration(before)
         async with running_gateway(before, load=file.load) as gateway:
             file.settings = settings_for(fu.url, server={**SERVER, "keep_alive_s": 5})
-            assert (await reloaded(gateway))[1]["needs_restart"] == ["server.keep_alive_s"]
+            for _ in range(2):  # reading it again does not make it take effect
+                assert (await reloaded(gateway))[1]["needs_restart"] == ["server.keep_alive_s"]
 
 
 async def test_a_revoked_key_ends_what_waits_and_leaves_what_runs() -> None:
@@ -138,6 +143,91 @@ async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_run
             waiting.close()
             await gateway.until(lambda: not gateway.fleet._retired)
             await old.at_most_open(0)
+
+
+async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_is_read() -> None:
+    written = parse(
+        {"backend": [{"name": "local", "command": ["llama-server"], "models": ["m"]}], "server": SERVER}, {}
+    )
+    running = settings_for("http://127.0.0.1:9", server=SERVER)
+    [entry] = running.backends
+    running = running.model_copy(update={"backends": (entry.model_copy(update={"name": "local"}),)})
+    fleet = Fleet(running, {})
+    try:
+        file = Configuration(settings_for("http://127.0.0.1:9", server=SERVER))
+        app = LiveGateway(running, fleet, keys_of, written=written, load=file.load)
+        for _ in range(2):
+            assert (await app.reload()).needs_restart == ("backend.local",)
+            assert list(fleet.backends) == ["local", "gpu0"]
+    finally:
+        await fleet.stop()
+
+
+async def test_a_request_whose_backend_was_moved_before_it_began_is_tried_on_the_new_one() -> None:
+    gate = Gate()
+    old = ScriptedUpstream(scripts={CHAT: [gate, Write(LOADING), Fin()]})
+    new = ScriptedUpstream(
+        scripts={CHAT: [Write(H + chunked(T("new"), STOP, b"data: [DONE]\n\n") + END), Fin()]}
+    )
+    async with old, new:
+        before = settings_for(old.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            async with await gateway.client() as client:
+                await client.send(request_bytes("POST", CHAT, json=chat()))
+                await old.generation()
+                file.settings = settings_for(new.url, server=SERVER)
+                await reloaded(gateway)
+                gate.event.set()
+                await client.head()
+                assert (client.status, text_of([frame async for frame in client.frames()])) == (200, "new")
+
+
+async def test_a_backend_that_is_where_it_was_keeps_the_slots_that_are_taken_there() -> None:
+    gate = Gate()
+    ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), *ending]})
+    fu.llama.total_slots = 1
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        file = Configuration(before)
+        async with running_gateway(before, load=file.load) as gateway:
+            running, waiting = await gateway.client(), await gateway.client()
+            await running.post(CHAT, chat())
+            other = settings_for(fu.url, server=SERVER, admission={"quarantine_max_s": 9})
+            [entry] = other.backends
+            changed = entry.model_copy(update={"models": ("m", "other"), "health_interval_s": 0.1})
+            file.settings = other.model_copy(update={"backends": (changed,)})
+            assert (await reloaded(gateway))[0] == 200
+            await waiting.send(request_bytes("POST", CHAT, json=chat(model="other")))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            seen = len(fu.requests)
+            await fu.until(lambda: [one.path for one in fu.requests[seen:]].count("/props") > 2)
+            assert (gateway.fleet.scheduler.depth, len(fu.generations)) == (1, 1)
+            gate.event.set()
+            await waiting.head()
+            for client in (running, waiting):
+                assert [frame.data async for frame in client.frames()][-1] == b"data: [DONE]\n\n"
+                client.close()
+
+
+async def test_a_backend_may_be_said_to_have_more_slots() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu:
+        before = settings_for(fu.url, server=SERVER)
+        [entry] = before.backends
+        file = Configuration(before.model_copy(update={"backends": (entry.model_copy(update={"slots": 1}),)}))
+        assert isinstance(file.settings, Settings)
+        async with running_gateway(file.settings, load=file.load) as gateway:
+            clients = [await gateway.client() for _ in range(2)]
+            for client in clients:
+                await client.send(request_bytes("POST", CHAT, json=chat()))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            file.settings = before.model_copy(update={"backends": (entry.model_copy(update={"slots": 2}),)})
+            await reloaded(gateway)
+            await fu.until(lambda: len(fu.generations) == 2)
+            for client in clients:
+                client.close()
 
 
 async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gateway.keys import hash_key
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for
-from tests.support.notation import END, STOP, USE, H, T, chunked
+from tests.support.notation import END, STOP, USE, H, T, answer, chunked
 from tests.support.script import Fin, Gate, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
@@ -147,3 +147,16 @@ async def test_a_waiting_request_is_ended_with_its_status(stream: bool) -> None:
         assert gateway.fleet.scheduler.depth == 0
         holder.close()
         waiting.close()
+
+
+async def test_a_whole_answer_that_comes_as_its_request_is_cancelled_is_not_sent() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, {"choices": []}))]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        [backend] = gateway.fleet.backends.values()
+
+        def the_answer_has_come() -> None:
+            assert gateway.fleet.live.cancel("an-id", None) == 1
+
+        backend.pool.on_idle = the_answer_has_come
+        got = await ask(gateway.url, b"x-request-id: an-id", stream=False)
+        assert (got.status, got.error["code"]) == (409, "cancelled")

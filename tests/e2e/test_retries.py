@@ -144,3 +144,18 @@ async def test_a_kept_connection_that_went_stale_is_replaced_in_silence(*, strea
         fu.scripts[CHAT] = [Write(whole)] if not streaming else stream(T("a"), DONE)
         assert (await ask(gateway.url, stream=streaming)).status == 200
         assert len(fu.generations) == 2
+
+
+async def test_a_request_that_is_cancelled_as_its_first_attempt_fails_is_not_tried_again() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(LOADING)]})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        [backend] = gateway.fleet.backends.values()
+
+        def the_attempt_has_failed() -> None:
+            assert gateway.fleet.live.cancel("an-id", None) == 1
+
+        backend.pool.on_idle = the_attempt_has_failed
+        async with await gateway.client() as client:
+            await client.post(CHAT, chat(), b"x-request-id: an-id")
+            assert (client.status, (await client.json())["error"]["code"]) == (409, "cancelled")
+    assert len(fu.generations) == 1

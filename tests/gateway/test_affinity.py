@@ -78,3 +78,11 @@ def test_a_big_picture_is_looked_at_in_part() -> None:
     picture, other = "a" * 10_000_000, "a" * 9_999_999
     assert messages_trail(turn(picture)) != messages_trail(turn(other))
     assert len(messages_trail(turn(*["x"] * 1000)).beginnings) == 64
+
+
+def test_of_a_list_without_end_the_beginning_is_looked_at() -> None:
+    endless = [str(number) for number in range(5000)]
+    affinity = Affinity()
+    affinity.note("a", messages_trail(turn(*endless)))
+    assert affinity.warmth(messages_trail(turn(*endless, "one more")))["a"] > 0
+    assert messages_trail(turn(*endless)) == messages_trail(turn(*endless, "one more"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.reloading import OF_THE_PROCESS
 from gateway.settings import NOT_YET, Settings, load
 from gateway.settings.schema import keys, spot
 from gateway.settings.values import Table
@@ -64,6 +65,12 @@ def test_what_is_not_built_is_marked() -> None:
         if meaning.endswith("*Not yet*")
     }
     assert marked | {"group"} == set(NOT_YET)
+
+
+def test_what_takes_effect_in_a_new_process_only_is_listed() -> None:
+    _, _, text = (DOCS / "configuration.md").read_text().partition("## Reading it again\n")
+    listed = re.findall(r"`((?:server|admission|usage)\.\w+)`", text.partition("\n## ")[0])
+    assert listed == list(OF_THE_PROCESS)
 
 
 def test_the_example_is_accepted() -> None:

@@ -199,10 +199,20 @@ def test_what_the_gateway_asks_for_is_added_to_what_the_client_asked() -> None:
     assert changed({"stream_options": None}, usage=True) == {"stream_options": {"include_usage": True}}
 
 
+def test_options_that_cannot_be_written_again_are_the_clients_error() -> None:
+    nested: list[Any] = []
+    for _ in range(300):
+        nested = [nested]
+    with pytest.raises(ClientError) as raised:
+        changed({"stream_options": {"foo": nested}}, usage=True)
+    assert raised.value.param == "stream_options"
+
+
 def test_the_cost_is_the_prompt_and_what_may_be_generated() -> None:
     assert request(max_tokens=50).cost(400, TENANT) == 100 + 50
     assert request(max_tokens=50, n=3).cost(400, TENANT) == 100 + 3 * 50
     assert 100 + 256 == request().cost(400, TENANT) == request(max_tokens=-1).cost(400, TENANT)
+    assert request(max_tokens=1e308, n=100).cost(400, TENANT) == 100 + 2**31 - 1
     assert request(max_tokens=50).cost(400, limited(limit=10)) == 100 + 10
     assert request().cost(400, limited(default=20)) == 100 + 20
 

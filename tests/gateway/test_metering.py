@@ -87,3 +87,9 @@ def test_of_several_choices_the_deltas_of_all_count() -> None:
     meter.deltas = 17
     meter.read({"usage": {"prompt_tokens": 3, "completion_tokens": 9}})
     assert (meter.prompt_tokens, meter.completed) == (3, 17)
+
+
+def test_a_count_that_no_answer_can_have_is_none() -> None:
+    """The sum of two such could not be written as JSON, and with it no list of the last requests."""
+    beyond = {"prompt_tokens": 2**64 - 1, "completion_tokens": 5, "cache_read_input_tokens": 2**64 - 1}
+    assert counts(meter_of({"usage": beyond})) == (0, 0, 5, True)

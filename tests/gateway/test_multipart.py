@@ -173,6 +173,11 @@ def test_what_is_no_form_is_refused(body: bytes) -> None:
     assert refused(*cut(body, [5, 9])).code == "invalid_request"
 
 
+def test_text_before_the_first_boundary_is_refused_however_it_is_cut() -> None:
+    body = form_bytes([("max_tokens", b"", b"9")], lead=b"\r\nlead\r\n")
+    assert str(refused(body)) == str(refused(*cut(body, [1, 3, 9])))
+
+
 @pytest.mark.parametrize(
     ("content_type", "boundary"),
     [
