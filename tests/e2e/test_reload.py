@@ -147,7 +147,12 @@ async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_run
 
 async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_is_read() -> None:
     written = parse(
-        {"backend": [{"name": "local", "command": ["llama-server"], "models": ["m"]}], "server": SERVER}, {}
+        {
+            "backend": [{"name": "local", "command": ["llama-server"], "models": ["m"]}],
+            "server": SERVER,
+            "usage": {"store": "none"},
+        },
+        {},
     )
     running = settings_for("http://127.0.0.1:9", server=SERVER)
     [entry] = running.backends
