@@ -28,6 +28,11 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 OWNED = {"id", "model", "created", "created_at", "completed_at", "item_id", "call_id", "encrypted_content"}
 ADDED = {"sequence_number", "output_index", "content_index"}
 ADDED_TO_RESPONSE = {"model", "created_at"}
+REASONING_BEGINS = {
+    "type": "response.content_part.added",
+    "item_id": "…",
+    "part": {"type": "reasoning_text", "text": ""},
+}
 TIMES = ("_ms", "per_second", "time_ms")
 
 ARGS: dict[str, tuple[str, ...]] = {
@@ -248,7 +253,7 @@ def normalised(said: Any) -> Any:  # noqa: ANN401
     return {
         name: "…" if name in OWNED or name.endswith(TIMES) else normalised(value)
         for name, value in said.items()
-        if name not in added
+        if name not in added and (name, value) != ("output", [])
     }
 
 
@@ -261,6 +266,8 @@ def events(body: bytes) -> dict[Any, list[Any]]:
         if payload == b"null":
             continue
         said = payload if payload == b"[DONE]" else normalised(orjson.loads(payload))
+        if said == REASONING_BEGINS:  # which llama-server does not say
+            continue
         found.setdefault(_choice(said), []).append((lines.get(b"event"), said))
     return found
 
