@@ -18,12 +18,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: help install fmt check test cover bench bench-growth bench-guard fairness run lock clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(VENV)/.dev ## Set up .venv with everything that development and tests need
 
 run: $(VENV)/.local ## Set up what is missing, then a real chat server: make run PORT=8080 MODEL=file.gguf
-	@$(BIN)/slotgate run --host $(HOST) --port $(PORT) $(if $(MODEL),"$(MODEL)")
+	@exec $(BIN)/slotgate run --host $(HOST) --port $(PORT) $(if $(MODEL),"$(MODEL)")
 
 test: $(VENV)/.dev ## Run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -298,7 +298,7 @@ class Scheduler:
         limit = self._max_concurrent.get(demand.tenant)
         inside = self._leases_by_tenant[demand.tenant] + self._waiting_by_tenant[demand.tenant]
         if limit is not None and inside >= limit:
-            detail = f"this key may have {limit} requests at once"
+            detail = f"this tenant may have {limit} requests at once"
             raise self._no(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
         return lane
 

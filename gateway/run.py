@@ -67,7 +67,7 @@ def port_fault(host: str, port: int) -> str | None:
         return None
     fault = f"cannot listen on {host}, port {port}: {error.strerror}"
     other = next_free_port(host, port)
-    return fault if other is None else f"{fault}\nAnother port: slotgate run --port {other}"
+    return fault if other is None else f"{fault}\nAnother port: --port {other} (make run PORT={other})"
 
 
 async def loaded(process: LlamaProcess, plan: RunPlan, stream: TextIO) -> None:

@@ -70,7 +70,8 @@ class Usage:
 
     def note(self, context: RequestContext) -> None:
         """A request is over; it is recorded if it held a slot. Never waits."""
-        if self.recorder is not None and context.backend is not None:
+        held_a_slot = context.granted_at is not None and context.backend is not None
+        if self.recorder is not None and held_a_slot:
             self.recorder.put(UsageRecord.of(context, time.time()))
 
     async def tokens_by_tenant(self, day: date) -> dict[str, int]:

@@ -101,7 +101,7 @@ def test_a_taken_port_is_told_with_one_that_is_free() -> None:
 
     assert fault is not None
     assert fault.startswith(f"cannot listen on 127.0.0.1, port {port}: Address already in use\n")
-    assert "slotgate run --port" in fault
+    assert "Another port: --port" in fault
 
 
 def test_a_port_that_only_another_address_has_is_free() -> None:

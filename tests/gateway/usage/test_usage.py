@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 def ended(**members: object) -> RequestContext:
     context = RequestContext("r1", 100.0, TenantIdentity("a"), model="m", backend="gpu0", status=200)
-    context.ended_at = 103.0
+    context.granted_at, context.ended_at = 101.0, 103.0
     for name, value in members.items():
         setattr(context, name, value)
     return context
@@ -62,6 +62,7 @@ async def test_only_a_request_that_held_a_slot_is_noted() -> None:
     await usage.start()
     usage.note(ended())
     usage.note(ended(backend=None))
+    usage.note(ended(granted_at=None))
     await usage.stop()
     assert store.ids == ["r1"]
 
