@@ -164,7 +164,7 @@ class Fleet:
         backend = self._serving[lease.pool_name]
         loading = error.status == 503
         if backend.state is BackendState.READY:
-            backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
+            backend.observe(BackendState.LOADING if loading else BackendState.FAILED, error.message)
         model = self.catalogue.models.get(lease.demand.model)
         others = model.backends if model is not None else []
         return loading or any(other.state is BackendState.READY for other in others)
@@ -177,7 +177,7 @@ class Fleet:
         self.catalogue.rebuild()
         self.scheduler.route(
             {
-                model.name: [backend.pool for backend in model.backends]
+                model.name: [backend.pool for backend in model.backends if not backend.lost]
                 for model in self.catalogue.models.values()
             }
         )

@@ -27,7 +27,9 @@ __all__ = ["Monitor"]
 ASK_S = 5.0
 """Within this an answer is whole, or none: a body that drips would hold up the loop that waits for it."""
 STRIKES = 2
-"""Missed answers in a row after which a backend counts as unreachable."""
+"""Missed answers in a row after which a backend counts as not there."""
+ALIVE_S = 35.0
+"""So long what its streams brought proves that it lives: llama-server pings a silent stream every 30 s."""
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -51,6 +53,8 @@ class Monitor:
         self._ask_models = ask_models
         self._on_slots = on_slots
         self._strikes = 0
+        self._heard_at: float | None = None
+        """When it was seen last that streams brought something."""
         self._refused = False
         """Whether nobody listened since the last good answer: the process that did has ended."""
         self._look = asyncio.Event()
@@ -81,8 +85,7 @@ class Monitor:
         """The process of ours behind this backend is gone, and with it all that it had to do."""
         self.backend.process = why
         self._restarted()
-        if self.backend.state is not BackendState.UNREACHABLE:
-            self.backend.become(BackendState.UNREACHABLE, why)
+        self.backend.observe(BackendState.FAILED)
 
     def process_ready(self, url: str) -> None:
         """It is back, at `url`."""
@@ -104,19 +107,22 @@ class Monitor:
         while True:
             self._look.clear()
             await self.check()
-            ready = self.backend.state is BackendState.READY
+            ready = self.backend.observed is BackendState.READY
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s if ready else min(0.2, self._interval_s)):
                     await self._look.wait()
 
     async def check(self) -> None:
         """Ask once and draw the conclusion."""
+        if self.backend.transport.heard():
+            self._heard_at = asyncio.get_running_loop().time()
+        self.backend.look_at_circuit()
         try:
             health = await self._ask("/health")
             if health.status_code == 503:
                 self._strikes = 0
                 self._restarted()
-                self.backend.become(BackendState.LOADING, "loading its model")
+                self.backend.observe(BackendState.LOADING, "loading its model")
             elif health.status_code != 200:
                 self._missed(f"/health answered {health.status_code}")
             else:
@@ -150,13 +156,13 @@ class Monitor:
         if not isinstance(total, int) or total < 1:
             self._missed("it does not say how many slots it has")
             return
-        if self._ask_models and backend.state is not BackendState.READY:
+        if self._ask_models and backend.observed is not BackendState.READY:
             await self._learn_models(_text(known.get("model_alias")))
         self._strikes = 0
         if self._refused:
             self._restarted()
         backend.resize(total)
-        backend.become(BackendState.READY)
+        backend.observe(BackendState.READY)
 
     async def _learn_models(self, alias: str | None) -> None:
         answer = _object(await self._ask("/v1/models"))
@@ -171,14 +177,19 @@ class Monitor:
         """No good answer. A backend that delivers streams is alive, whatever its health port says."""
         self._strikes += 1
         backend = self.backend
-        if self._strikes < STRIKES or backend.state is BackendState.UNREACHABLE:
+        if self._strikes < STRIKES or backend.observed is BackendState.FAILED:
             backend.reason = reason
             return
-        if any(lease.delivered for lease in backend.pool.leases):
-            backend.reason = f"{reason}; its streams go on"
+        if backend.observed in (BackendState.READY, BackendState.BUSY) and self._delivers():
+            backend.observe(BackendState.BUSY, f"{reason}; its streams go on")
             return
         log.warning("backend unreachable", backend=backend.name, reason=reason)
-        backend.become(BackendState.UNREACHABLE, reason)
+        backend.observe(BackendState.FAILED, reason)
+
+    def _delivers(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        recent = self._heard_at is not None and now - self._heard_at < ALIVE_S
+        return recent and bool(self.backend.pool.leases)
 
     # -- verified release
 

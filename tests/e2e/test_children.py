@@ -72,7 +72,7 @@ async def test_scenario_122_a_process_that_was_given_up_says_so_where_readiness_
     async with watched("crash") as own:
         await own.until(State.GIVEN_UP)
 
-        assert own.backend.state is BackendState.UNREACHABLE
+        assert own.backend.state is BackendState.FAILED
         assert own.backend.explanation.startswith("given up: exit status 1")
 
 
