@@ -55,11 +55,13 @@ class Backend:
         shared: bool = False,
         pool_name: str = "",
         connect_timeout_s: float = 5.0,
+        start_timeout_s: float = 300.0,
     ) -> None:
         self.name = name
         self.base_url = httpx.URL(base_url)
         self.api_key = api_key
         self.fixed_slots = slots
+        self._start_timeout_s = start_timeout_s
         self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
         self.transport = UpstreamTransport(
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
@@ -160,12 +162,19 @@ class Backend:
             elif self.circuit.state is CircuitState.OPEN:
                 state = BackendState.FAILED
         self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
+        begins_to_come = state.is_coming and self.pool.loading_until is None
+        if begins_to_come:
+            self.pool.loading_until = asyncio.get_running_loop().time() + self._start_timeout_s
         if state is not self.state:
             if state not in NEXT[self.state]:
                 raise ValueError(f"backend {self.name}: {self.state.value} cannot become {state.value}")
             self.state = state
             self.since = asyncio.get_running_loop().time()
             self.pool.admitting = state is BackendState.READY
+            if not state.is_coming:
+                self.pool.loading_until = None
+            self.on_change(self)
+        elif begins_to_come:
             self.on_change(self)
 
     def resize(self, total: int) -> None:

@@ -211,4 +211,5 @@ def _backend(
         shared=entry.shared,
         pool_name=pool_name,
         connect_timeout_s=connect_timeout_s,
+        start_timeout_s=entry.start_timeout_s,
     )
