@@ -76,6 +76,10 @@ class Backend:
         self.held: Hold | None = None
         self.given_up = False
         """Whether its process will not be started again by itself."""
+        self.on_request = False
+        """Whether its process is loaded when somebody asks for its model."""
+        self.will_load = True
+        """Whether it is worth waiting for while its process is not loaded."""
         self._observed = BackendState.STARTING
         self.process = ""
         """What is wrong with its process, where that is one of ours."""
@@ -111,7 +115,15 @@ class Backend:
     @property
     def lost(self) -> bool:
         """Whether those that wait for this backend already should be told that it does not come."""
-        return self.held is Hold.BY_ORDER or (self.given_up and self.state is BackendState.FAILED)
+        failed = self.given_up and self.state is BackendState.FAILED
+        stopped = self.state is BackendState.STOPPED and not self.will_load
+        return self.held is Hold.BY_ORDER or failed or stopped
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether it is ready, or is loaded when somebody asks."""
+        loadable = self.on_request and self.state is not BackendState.FAILED
+        return self.state is BackendState.READY or (loadable and self.held is not Hold.BY_ORDER)
 
     def hopeless(self, now: float) -> bool:
         """Whether a request should not wait for this backend."""

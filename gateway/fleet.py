@@ -50,6 +50,8 @@ class Fleet:
         """By the name of their pool, the retired ones included."""
         self._pools = itertools.count(1)
         self.catalogue = Catalogue()
+        self.wishes: dict[str, float] = {}
+        """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
         self.apply(settings)
@@ -127,7 +129,8 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        return any(backend.state is BackendState.READY for backend in self.backends.values())
+        """Whether a backend is ready, or can be loaded for whoever asks."""
+        return any(backend.can_serve for backend in self.backends.values())
 
     def start(self) -> None:
         self._started = True
@@ -154,6 +157,11 @@ class Fleet:
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
 
+    def wish(self, model: str) -> None:
+        """Somebody needs this model without a slot of it: it should be loaded where that can be."""
+        self.wishes[model] = asyncio.get_running_loop().time()
+        self.queue.on_change()
+
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.
 
@@ -162,7 +170,7 @@ class Fleet:
         if not error.retry_safe or lease.delivered:
             return False
         backend = self._serving[lease.pool_name]
-        loading = error.status == 503
+        loading = error.status == 503 or backend.state.is_coming
         if backend.state is BackendState.READY:
             backend.observe(BackendState.LOADING if loading else BackendState.FAILED, error.message)
         model = self.catalogue.models.get(lease.demand.model)

@@ -72,7 +72,7 @@ class Resident:
     """When that stage began."""
     models: frozenset[str] = frozenset()
     by_request: bool = False
-    """Whether it may be loaded because somebody waits for it. A backend that is no process of ours may not."""
+    """Whether it may be loaded because somebody waits for it: a process of ours."""
     group: str = ""
     leases: int = 0
     idle_since: float = 0.0

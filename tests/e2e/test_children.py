@@ -148,3 +148,16 @@ async def test_serve_runs_what_has_a_command_and_brings_it_back(tmp_path: Path, 
 
     assert (first[0], second[0]) == (200, 200), (first, second)
     assert first[1]
+
+
+@pytest.mark.real
+async def test_serve_loads_on_demand_and_stops_what_it_loaded(tmp_path: Path, tiny_model: Path) -> None:
+    async with served_gateway(tmp_path, configuration(tiny_model) + 'load = "demand"\n') as served:
+        before = children_of(served.process.pid)
+        answer = await chat(served)
+        (child,) = children_of(served.process.pid)
+
+        assert await served.stop() == 0
+        assert vanishes(child, within_s=0)
+
+    assert (before, answer[0]) == ([], 200), answer
