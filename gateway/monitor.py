@@ -112,7 +112,8 @@ class Monitor:
             self._restarted()  # its slots are free, and nobody gets one
 
     def process_ready(self, url: str) -> None:
-        """It is back, at `url`."""
+        """It is back, at `url`. What the last one was silent about says nothing of this one."""
+        self.backend.circuit.answered()
         self._asks = True
         self._processes += 1
         self.backend.process = ""

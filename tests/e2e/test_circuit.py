@@ -19,7 +19,7 @@ SILENT: Script = [Write(H), Stall()]
 IMPATIENT = {"first_byte_s": 0.05}
 
 
-async def test_three_silences_in_a_row_open_the_circuit_and_one_trial_closes_it(
+async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_trial_closes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: SILENT})

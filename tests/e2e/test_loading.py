@@ -126,6 +126,18 @@ async def test_a_running_stream_is_waited_for_and_its_model_makes_room_after_it(
         assert [(await waiting).status, (await late).status] == [200, 200]
 
 
+async def test_scenario_028_two_models_that_wait_for_the_place_of_a_third_are_both_served(
+    tiny_model: Path,
+) -> None:
+    command = llama_command(tiny_model)
+    backends = [own_backend(name, command, **DEMAND) for name in "abc"]
+    async with running_gateway(own_settings(*backends, max_loaded=1), ready=False) as gateway:
+        await talk(gateway, "a")
+        answers = await asyncio.gather(talk(gateway, "b"), talk(gateway, "c"), talk(gateway, "b"))
+        assert [got.status for got in answers] == [200] * 3
+        assert len(llamas()) == 1
+
+
 async def test_a_killed_process_ends_its_stream_with_an_error_and_serves_those_who_wait(
     tiny_model: Path,
 ) -> None:
@@ -160,6 +172,22 @@ async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_are_tol
     assert status.json["backends"][0]["state"] == "failed"
     assert (again.status, again.error["code"]) == (503, "no_backend")
     assert "given up" in again.error["message"]
+
+
+async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = RestartLimits(max_starts=2, first_delay_s=0.0, window_s=0.01)
+    monkeypatch.setattr("gateway.children.LlamaProcess", partial(LlamaProcess, limits=limits))
+    monkeypatch.setattr("gateway.residency.REST_S", 0.05)
+    mended = tmp_path / "mended"
+    command = llama_command(tiny_model, before=f"[ -e {mended} ] || exit 3")
+    async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:
+        first = await talk(gateway, "a")
+        mended.touch()
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.STOPPED)
+        second = await talk(gateway, "a")
+    assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)
 
 
 async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_model: Path) -> None:
