@@ -202,7 +202,7 @@ async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_m
             await wedged.head(PATIENCE_S)
             wedged.stop_reading()
             a = gateway.fleet.backends["a"]
-            await gateway.until(lambda: a.state is BackendState.STOPPED)
+            await gateway.until(lambda: a.state is BackendState.STOPPED, PATIENCE_S)
             held = len(gateway.fleet.live.contexts)
             ready = (await fetch(gateway.url, "GET", "/ready")).status
         again = await talk(gateway, "a")
@@ -286,6 +286,42 @@ async def test_unload_and_load_by_order(tiny_model: Path) -> None:
         got = await talk(gateway, "a")
     assert (refused.status, refused.error["code"], ready) == (503, "no_backend", 503)
     assert got.status == 200
+
+
+async def test_what_is_drained_by_order_is_not_loaded_by_requests(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
+    async with running_gateway(settings, ready=False) as gateway:
+        await order(gateway.url, "a", "drain")
+        refused = await ask(gateway.url, model="a")
+        ready = await fetch(gateway.url, "GET", "/ready")
+        await order(gateway.url, "a", "resume")
+        got = await talk(gateway, "a")
+    assert (refused.status, refused.error["code"], ready.status) == (503, "no_backend", 503)
+    assert ready.json["backends"] == [
+        {"name": "a", "state": "stopped", "reason": "drained by order; not loaded"}
+    ]
+    assert got.status == 200
+
+
+async def test_an_order_to_load_makes_room_in_a_full_group(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
+        await talk(gateway, "a")
+        await order(gateway.url, "b", "load")
+        await gateway.until(lambda: gateway.fleet.backends["b"].state is BackendState.READY)
+        states = await shown(gateway.url)
+    assert states == {"a": "stopped", "b": "ready"}
+
+
+async def test_an_order_to_load_takes_back_one_to_unload(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(own_backend("a", llama_command(tiny_model)))) as gateway:
+        a = gateway.fleet.backends["a"]
+        async with endless(gateway, "a") as running:
+            await order(gateway.url, "a", "unload")
+            drained = a.state
+            await order(gateway.url, "a", "load")
+            await gateway.until(lambda: a.state is BackendState.READY)
+            await anext(running.frames(PATIENCE_S))
+        assert (drained, len(llamas())) == (BackendState.DRAINING, 1)
 
 
 async def test_a_door_without_a_slot_is_refused_and_begins_the_loading(tiny_model: Path) -> None:
