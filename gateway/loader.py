@@ -14,6 +14,7 @@ import structlog
 
 from gateway.backend import Backend, Hold
 from gateway.backend_state import BackendState
+from gateway.circuit import CircuitState
 from gateway.errors import CapacityError, ClientError
 from gateway.fleet import Fleet
 from gateway.llama_process import LlamaProcess
@@ -125,15 +126,32 @@ class Loader:
 
     def _changed(self) -> None:
         """Something waits, runs or admits that did not, or does no more."""
-        if self._running and not self._look_is_due and (self._any_by_request or self._orders):
+        if (
+            self._running
+            and not self._look_is_due
+            and (self._any_by_request or self._orders or self._wedged())
+        ):
             self._look_is_due = True
             self._loop.call_soon(self._look)
+
+    def _wedged(self) -> list[str]:
+        """Processes that answer for their health and nothing else: no request helps them, a restart may."""
+        return [
+            name
+            for name, process in self._processes.items()
+            if process.state is State.READY
+            and name not in self._orders
+            and self._fleet.backends[name].circuit.state is CircuitState.OPEN
+        ]
 
     def _look(self) -> None:
         self._look_is_due = False
         if not self._running:
             return
         now = self._loop.time()
+        for name in self._wedged():
+            log.warning("restarted because it does not answer", backend=name)
+            self._orders[name] = (Order.RESTART, now)
         self._note_stages(now)
         planned = plan(self._residents(), self._waiting(now), self._room, now)
         for step, name in planned.steps:

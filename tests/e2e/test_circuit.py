@@ -5,18 +5,21 @@ import asyncio
 import pytest
 
 from gateway.backend_state import BackendState
+from gateway.circuit import CircuitState
 from tests.support.answer import fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, T, answer, error_body
+from tests.support.own import llamas, own_backend, own_settings
+from tests.support.processes import child_program
 from tests.support.script import Script, Stall, Write, stream
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
 
 SILENT: Script = [Write(H), Stall()]
-IMPATIENT = {"first_byte_s": 0.05}
+IMPATIENT = {"first_byte_s": 0.5}
 
 
 async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_trial_closes_it(
@@ -43,10 +46,22 @@ async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_tri
         assert [*states, backend.state] == [BackendState.FAILED, BackendState.READY]
 
 
+async def test_scenario_123_a_process_that_lives_and_does_nothing_is_restarted() -> None:
+    command = list(child_program("mute"))
+    settings = own_settings(own_backend("a", command, slots=4), timeouts=IMPATIENT)
+    async with running_gateway(settings) as gateway:
+        before = llamas()
+        codes = [(await ask(gateway.url, model="a")).error["code"] for _ in range(3)]
+        await gateway.until(lambda: gateway.fleet.ready and llamas() and llamas() != before)
+        circuit = gateway.fleet.backends["a"].circuit.state
+    assert codes == ["first_byte_timeout"] * 3
+    assert circuit is CircuitState.CLOSED
+
+
 async def test_a_prompt_that_is_too_long_is_the_client_s_fault_and_opens_nothing() -> None:
     refusal = answer(400, error_body(400, "too long", "exceed_context_size_error"))
     fu = ScriptedUpstream(scripts={CHAT: [Write(refusal)]})
-    async with fu, running_gateway(settings_for(fu.url, timeouts=IMPATIENT)) as gateway:
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
         statuses = [(await ask(gateway.url)).status for _ in range(5)]
         assert statuses == [400] * 5
         assert gateway.fleet.backends["gpu0"].state is BackendState.READY
