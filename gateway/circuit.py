@@ -3,8 +3,9 @@
     CLOSED --TRIPS_AFTER in a row--> OPEN --REST_S--> HALF_OPEN --an event--> CLOSED
                                        ▲------ none in time ------'
 
-Whatever a backend answers is an answer, an error too: only silence counts. Nothing is asked for the sake of
-asking; in HALF_OPEN the next request is the trial, one at a time.
+Whatever a backend answers is an answer, an error too: only the silence of streams counts. An answer that is
+no stream begins when all of it is made, so its silence says nothing. Nothing is asked for the sake of asking;
+in HALF_OPEN the next request is the trial, one at a time.
 
 This module never awaits; the time is passed in.
 """

@@ -108,8 +108,6 @@ class WholeAnswer:
         except GatewayError as error:
             if error.retry_safe:  # it was not reached
                 ending = Outcome.UNUSED
-            if error.code == "first_byte_timeout":
-                backend.silent()
             raise
         finally:
             lease.release(ending)

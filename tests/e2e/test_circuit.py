@@ -11,7 +11,7 @@ from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, T, answer, error_body
-from tests.support.own import llamas, own_backend, own_settings
+from tests.support.own import llamas, own_backend, own_settings, shown
 from tests.support.processes import child_program
 from tests.support.script import Script, Stall, Write, stream
 from tests.support.scripted import ScriptedUpstream
@@ -56,6 +56,14 @@ async def test_scenario_123_a_process_that_lives_and_does_nothing_is_restarted()
         circuit = gateway.fleet.backends["a"].circuit.state
     assert codes == ["first_byte_timeout"] * 3
     assert circuit is CircuitState.CLOSED
+
+
+async def test_the_silence_before_an_answer_that_is_no_stream_says_nothing() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Stall()]})
+    async with fu, running_gateway(settings_for(fu.url, timeouts={"first_byte_s": 0.05})) as gateway:
+        statuses = [(await ask(gateway.url, stream=False)).status for _ in range(4)]
+        states = await shown(gateway.url)
+    assert (statuses, states) == ([504] * 4, {"gpu0": "ready"})
 
 
 async def test_a_prompt_that_is_too_long_is_the_client_s_fault_and_opens_nothing() -> None:
