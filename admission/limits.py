@@ -109,7 +109,9 @@ class Account:
         now, limits = self._limiter.clock(), self.limits
         quota = limits.tokens_per_day
         if quota is not None and self.used_today + min(tokens, quota) > quota:
-            detail = f"this tenant may use {quota} tokens a day (UTC), and {self.used_today:.0f} are used or reserved"
+            detail = (
+                f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used or reserved"
+            )
             raise Refused(Refusal.QUOTA_EXCEEDED, detail, self._limiter.day_ends_in_s())
         for bucket, amount, what in ((self.requests, 1.0, "requests"), (self.tokens, tokens, "tokens")):
             if bucket is not None and (wait := bucket.wait_s(amount, now)) > 0:

@@ -43,6 +43,10 @@ class SlotPool:
         self.total = total
         self.admitting = admitting
         """False while the backend loads, drains or fails: no grants, but running leases go on."""
+        self.loading_until: float | None = None
+        """While its backend loads: those who wait for it do not use up their time until then."""
+        self.on_trial = False
+        """One lease at a time: nobody knows whether the backend works."""
         self.leases: dict[Lease, None] = {}
         self.quarantine = Quarantine(shared=shared)
         self.foreign = 0
@@ -55,6 +59,8 @@ class SlotPool:
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.on_quarantine: Callable[[], None] = _nobody_asks
         """Called when slots have to be verified: whoever probes sets it."""
+        self._trying: Lease | None = None
+        """The one that was granted on trial."""
         self._leased = 0
         self._ours_at_most = 0
         """Slots that leases held when the last probe left, or were granted since."""
@@ -71,6 +77,8 @@ class SlotPool:
 
     @property
     def free(self) -> int:
+        if self.on_trial and self._trying is not None:
+            return 0
         return max(0, self.total - self._leased - len(self.quarantine) - self.foreign)
 
     @property
@@ -79,12 +87,15 @@ class SlotPool:
 
     def take(self, lease: Lease) -> None:
         self.leases[lease] = None
+        self._trying = lease if self.on_trial else None
         self._leased += lease.width
         self._ours_at_most += lease.width
 
     def give_back(self, lease: Lease, now: float) -> None:
         """A lease has ended; its slots are idle or quarantined, as its outcome says."""
         del self.leases[lease]
+        if lease is self._trying:
+            self._trying = None
         self._leased -= lease.width
         assert lease.outcome is not None
         self.released[lease.outcome] += 1

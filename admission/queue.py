@@ -21,6 +21,8 @@ class AdmissionQueue:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.on_change: Callable[[], None] = _nobody_looks
+        """Called after every change of what waits, runs or admits; must not raise, nor change anything."""
 
     def __repr__(self) -> str:
         return f"<AdmissionQueue {self.scheduler!r}>"
@@ -36,6 +38,7 @@ class AdmissionQueue:
 
     def _arm(self) -> None:
         """Have the timer go off when the scheduler needs it; too early does no harm."""
+        self.on_change()
         at = self.scheduler.next_tick_at()
         if self._closed or at is None or (self._timer is not None and self._timer.when() <= at):
             return
@@ -50,3 +53,7 @@ class AdmissionQueue:
     def _tick(self) -> None:
         self._timer = None
         self.scheduler.tick()
+
+
+def _nobody_looks() -> None:
+    """Nothing is loaded or unloaded by what waits."""

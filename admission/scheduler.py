@@ -31,6 +31,7 @@ from admission.lease import Lease, Outcome
 from admission.pool import SlotPool, mean_service_s
 from admission.reservation import Reservation
 from admission.ticket import Ticket
+from admission.waiting_clock import WaitingClock
 
 __all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
 
@@ -70,9 +71,10 @@ class Gate:
 class Lane:
     """The tickets of one model and the gates that they may pass."""
 
-    __slots__ = ("_flows", "gates", "waiting")
+    __slots__ = ("_flows", "clock", "gates", "waiting")
 
     def __init__(self) -> None:
+        self.clock = WaitingClock()
         self.gates: tuple[Gate, ...] = ()
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         """All queued tickets in the order they came: deadlines are read off its front."""
@@ -82,8 +84,11 @@ class Lane:
     def pools(self) -> list[SlotPool]:
         return [gate.pool for gate in self.gates]
 
-    def lead_to(self, gates: Iterable[Gate]) -> None:
+    def lead_to(self, gates: Iterable[Gate], now: float) -> None:
         self.gates = tuple(gates)
+        loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
+        open_now = any(pool.admitting for pool in self.pools)
+        self.clock.stand_still(now, max(loading) if loading and not open_now else None)
         for flow in self._flows.values():
             flow.stand_in(self._orders)
 
@@ -152,6 +157,7 @@ class Scheduler:
 
         Call it, or `dispatch`, after every change of a pool's `total` or `admitting`, too.
         """
+        now = self._clock()
         pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items()}
         self._gates = {
             pool: self._gates.get(pool) or Gate(pool, Order(self._weights))
@@ -163,7 +169,7 @@ class Scheduler:
         for model, served in pools.items():
             if served:
                 lane = self._lanes.setdefault(model, Lane())
-                lane.lead_to(self._gates[pool] for pool in served)
+                lane.lead_to((self._gates[pool] for pool in served), now)
         self.dispatch()
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -189,7 +195,9 @@ class Scheduler:
         Raises `Refused` when there is no place, or nothing could ever serve the demand.
         """
         lane = self._admit(demand)
-        ticket = Ticket(demand, seq=next(self._seq), enqueued_at=self._clock(), on_settled=on_settled)
+        now = self._clock()
+        ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
+        ticket.counts_from = lane.clock.time(now)
         lane.join(ticket)
         self._waiting_bytes += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
@@ -218,21 +226,23 @@ class Scheduler:
         self.on_dispatch()
 
     def tick(self) -> None:
-        """Time has passed: end the waits that are over, let reservations change phase."""
+        """Time has passed: end the waits that are over, let reservations change phase.
+
+        Waits do not use up their time while nothing that serves the model admits and some of it loads.
+        """
         now = self._clock()
         self._patient = {ticket for ticket in self._patient if now < (ticket.patient_until or 0)}
         for lane in self._lanes.values():
             while lane.waiting:
                 ticket = next(iter(lane.waiting.values()))
-                if now < ticket.enqueued_at + self.limits.queue_timeout_s:
+                if now < self._due_at(lane, ticket):
                     break
                 self._refuse(lane, ticket, Refusal.QUEUE_TIMEOUT)
         self.dispatch()
 
     def next_tick_at(self) -> float | None:
         """When `tick` has something to do if nothing else happens."""
-        timeout = self.limits.queue_timeout_s
-        times = [enqueued_at + timeout for enqueued_at in self._oldest_of_lanes()]
+        times = [self._due_at(lane, ticket) for lane, ticket in self._oldest_of_lanes()]
         changes = (gate.reservation.next_change_at() for gate in self._gates.values())
         times += [at for at in changes if at is not None]
         times += [ticket.patient_until for ticket in self._patient if ticket.patient_until is not None]
@@ -254,9 +264,17 @@ class Scheduler:
         return dict(self._leases_by_tenant)
 
     def status(self) -> QueueStatus:
-        oldest = min(self._oldest_of_lanes(), default=None)
+        oldest = min((ticket.enqueued_at for _, ticket in self._oldest_of_lanes()), default=None)
         oldest_s = 0.0 if oldest is None else self._clock() - oldest
         return QueueStatus(self.depth, dict(self._waiting_by_tenant), oldest_s)
+
+    def waiting_since(self) -> dict[str, float]:
+        """For every model that somebody waits for, since when the first of them does."""
+        return {
+            model: next(iter(lane.waiting.values())).enqueued_at
+            for model, lane in self._lanes.items()
+            if lane.waiting
+        }
 
     def widest(self, model: str) -> int:
         """The most slots that one request for this model could get; 0 if nothing serves it."""
@@ -435,10 +453,12 @@ class Scheduler:
         for ticket in list(lane.waiting.values()):
             self._refuse(lane, ticket, refusal)
 
-    def _oldest_of_lanes(self) -> list[float]:
-        return [
-            next(iter(lane.waiting.values())).enqueued_at for lane in self._lanes.values() if lane.waiting
-        ]
+    def _oldest_of_lanes(self) -> list[tuple[Lane, Ticket]]:
+        return [(lane, next(iter(lane.waiting.values()))) for lane in self._lanes.values() if lane.waiting]
+
+    def _due_at(self, lane: Lane, ticket: Ticket) -> float:
+        """When its wait is over."""
+        return lane.clock.when(ticket.counts_from + self.limits.queue_timeout_s)
 
 
 def _less(counts: Counter[str], tenant: str) -> None:

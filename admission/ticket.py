@@ -26,7 +26,17 @@ class TicketState(Enum):
 
 
 class Ticket:
-    __slots__ = ("demand", "enqueued_at", "lease", "on_settled", "patient_until", "refusal", "seq", "state")
+    __slots__ = (
+        "counts_from",
+        "demand",
+        "enqueued_at",
+        "lease",
+        "on_settled",
+        "patient_until",
+        "refusal",
+        "seq",
+        "state",
+    )
 
     def __init__(
         self, demand: Demand, *, seq: int, enqueued_at: float, on_settled: Callable[[], None]
@@ -35,6 +45,8 @@ class Ticket:
         self.seq = seq
         """Its number in the order of arrival."""
         self.enqueued_at = enqueued_at
+        self.counts_from = enqueued_at
+        """The same by the clock of its lane, which stands still while the model loads."""
         self.on_settled = on_settled
         self.patient_until: float | None = None
         """How long it declines a cold slot, once it was offered one."""

@@ -15,7 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import Caller
 from gateway.doors import DOORS, Door
-from gateway.endpoints.admin import CancelAny, OperatorOnly, PrometheusText, Reload, Requests, Status
+from gateway.endpoints.admin import (
+    BackendOrder,
+    CancelAny,
+    OperatorOnly,
+    PrometheusText,
+    Reload,
+    Requests,
+    Status,
+)
 from gateway.endpoints.ask import Ask
 from gateway.endpoints.asked import Reader
 from gateway.endpoints.by_method import ByMethod, unknown_path
@@ -26,7 +34,7 @@ from gateway.endpoints.native_status import Props, Slots
 from gateway.endpoints.requests import CancelRequest
 from gateway.endpoints.usage import UsageTotals
 from gateway.fleet import Fleet
-from gateway.operations import Operations
+from gateway.operations import Operations, Orders
 from gateway.settings import Settings
 from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
 from middleware.authentication import presented_keys
@@ -89,7 +97,24 @@ def _operators(fleet: Fleet, keys: Keys, operations: Operations) -> list[Route]:
         route("/admin/requests", GET=Requests(fleet)),
         route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
         route("/admin/usage", GET=UsageTotals(fleet.usage)),
+        *_orders(route, fleet, operations.orders),
         route("/admin/reload", POST=Reload(operations)),
+    ]
+
+
+def _orders(route: Callable[..., Route], fleet: Fleet, orders: Orders | None) -> list[Route]:
+    if orders is None:
+        return []
+    each = {
+        "drain": orders.drain,
+        "resume": orders.resume,
+        "load": orders.load,
+        "unload": orders.unload,
+        "restart": orders.restart,
+    }
+    return [
+        route(f"/admin/backends/{{name}}/{word}", POST=BackendOrder(fleet, order))
+        for word, order in each.items()
     ]
 
 

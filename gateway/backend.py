@@ -1,10 +1,9 @@
 """One llama-server as the gateway sees it: how to reach it, its slots, its state.
 
-    STARTING --/health 503--> LOADING --/health 200 and /props--> READY
-       READY, LOADING --no answer--> UNREACHABLE --any answer--> LOADING or READY
-
-Only a READY backend admits. STARTING and LOADING let requests wait; a backend that has been UNREACHABLE for
-`GIVE_UP_S` is not waited for.
+The state (`backend_state.py`) is what follows from three things: what was seen of it last (`observe`),
+whether it is to get no new work (`hold`), and its circuit (`circuit.py`). Only READY admits. STARTING and
+LOADING let requests wait; a backend that has been FAILED for `GIVE_UP_S`, was given up, or is held by order
+is not waited for.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ import httpx
 import orjson
 
 from admission import SlotPool
+from gateway.backend_state import NEXT, BackendState
 from gateway.body import Body
+from gateway.circuit import Circuit, CircuitState
 from gateway.upstream import UpstreamTransport
 from gateway.upstream.transport import Address
 
-__all__ = ["Backend", "BackendState"]
+__all__ = ["Backend", "BackendState", "Hold"]
 
 Headers = list[tuple[bytes, bytes]]
 GIVE_UP_S = 10.0
@@ -32,19 +33,12 @@ _MODEL_FILE = b".gguf"
 _word = re.compile(rb"[^\s\"']+")
 
 
-class BackendState(Enum):
-    STARTING = "starting"
-    LOADING = "loading"
-    READY = "ready"
-    UNREACHABLE = "unreachable"
+class Hold(Enum):
+    """Why a backend gets no new work; what runs goes on."""
 
-
-_NEXT = {
-    BackendState.STARTING: {BackendState.LOADING, BackendState.READY, BackendState.UNREACHABLE},
-    BackendState.LOADING: {BackendState.READY, BackendState.UNREACHABLE},
-    BackendState.READY: {BackendState.LOADING, BackendState.UNREACHABLE},
-    BackendState.UNREACHABLE: {BackendState.LOADING, BackendState.READY},
-}
+    BY_ORDER = "drained by order"
+    TO_STOP = "its process is about to be stopped"
+    """Requests wait meanwhile: it, or another one, is there again soon."""
 
 
 class Backend:
@@ -61,11 +55,13 @@ class Backend:
         shared: bool = False,
         pool_name: str = "",
         connect_timeout_s: float = 5.0,
+        start_timeout_s: float = 300.0,
     ) -> None:
         self.name = name
         self.base_url = httpx.URL(base_url)
         self.api_key = api_key
         self.fixed_slots = slots
+        self._start_timeout_s = start_timeout_s
         self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
         self.transport = UpstreamTransport(
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
@@ -76,6 +72,15 @@ class Backend:
         self._questions: dict[str, httpx.Request] = {}
         self.state = BackendState.STARTING
         self.reason = "not asked yet"
+        self.circuit = Circuit()
+        self.held: Hold | None = None
+        self.given_up = False
+        """Whether its process will not be started again by itself."""
+        self.on_request = False
+        """Whether its process is loaded when somebody asks for its model."""
+        self.will_load = True
+        """Whether it is worth waiting for while its process is not loaded."""
+        self._observed = BackendState.STARTING
         self.process = ""
         """What is wrong with its process, where that is one of ours."""
         self.since = 0.0
@@ -97,7 +102,8 @@ class Backend:
     @property
     def explanation(self) -> str:
         """Why it is not ready, as far as known."""
-        return "; ".join(part for part in (self.process, self.reason) if part)
+        held = self.held.value if self.held else ""
+        return "; ".join(part for part in (held, self.circuit.reason, self.process, self.reason) if part)
 
     def move_to(self, url: str) -> None:
         """Its process listens there now."""
@@ -118,21 +124,82 @@ class Backend:
         for transport in (self.transport, self._control):
             transport.connect_timeout_s = connect_timeout_s
 
+    @property
+    def lost(self) -> bool:
+        """Whether those that wait for this backend already should be told that it does not come."""
+        failed = self.given_up and self.state is BackendState.FAILED
+        stopped = self.state is BackendState.STOPPED and not self.will_load
+        return self.held is Hold.BY_ORDER or failed or stopped
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether it is ready, or is loaded when somebody asks."""
+        loadable = self.on_request and self.state is not BackendState.FAILED
+        return self.state is BackendState.READY or (loadable and self.held is not Hold.BY_ORDER)
+
     def hopeless(self, now: float) -> bool:
         """Whether a request should not wait for this backend."""
-        return self.state is BackendState.UNREACHABLE and now - self.since >= GIVE_UP_S
+        return self.lost or (self.state is BackendState.FAILED and now - self.since >= GIVE_UP_S)
 
-    def become(self, state: BackendState, reason: str = "") -> None:
-        """Change the state; the pool admits in READY only. An impossible change is a programming error."""
+    @property
+    def observed(self) -> BackendState:
+        """What was seen of it last, whatever it is held for."""
+        return self._observed
+
+    def observe(self, state: BackendState, reason: str = "") -> None:
+        """What is seen of it now. An impossible change is a programming error."""
         self.reason = reason
-        if state is self.state:
-            return
-        if state not in _NEXT[self.state]:
-            raise ValueError(f"backend {self.name}: {self.state.value} cannot become {state.value}")
-        self.state = state
-        self.since = asyncio.get_running_loop().time()
-        self.pool.admitting = state is BackendState.READY
-        self.on_change(self)
+        self._observed = state
+        self._settle()
+
+    def hold(self, why: Hold | None) -> None:
+        """Give it no new work for now; None: give it work again."""
+        if why is not self.held:
+            self.held = why
+            self._settle()
+            self.on_change(self)
+
+    def answered(self) -> None:
+        """A request had an event, or a complete answer, whatever it says."""
+        if self.circuit.state is not CircuitState.CLOSED:
+            self.circuit.answered()
+            self._settle()
+        self.circuit.answered()
+
+    def silent(self) -> None:
+        """A request had no event in time."""
+        self.circuit.silent(asyncio.get_running_loop().time())
+        self._settle()
+
+    def look_at_circuit(self) -> None:
+        """Time has passed: a circuit that was open long enough lets one request try."""
+        if self.circuit.retry_at is not None:
+            self.circuit.rested(asyncio.get_running_loop().time())
+            self._settle()
+
+    def _settle(self) -> None:
+        """Draw the conclusion from all that is known."""
+        state = self._observed
+        if state is not BackendState.STOPPED:
+            if self.held is not None:
+                state = BackendState.DRAINING
+            elif self.circuit.state is CircuitState.OPEN:
+                state = BackendState.FAILED
+        self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
+        begins_to_come = state.is_coming and self.pool.loading_until is None
+        if begins_to_come:
+            self.pool.loading_until = asyncio.get_running_loop().time() + self._start_timeout_s
+        if state is not self.state:
+            if state not in NEXT[self.state]:
+                raise ValueError(f"backend {self.name}: {self.state.value} cannot become {state.value}")
+            self.state = state
+            self.since = asyncio.get_running_loop().time()
+            self.pool.admitting = state is BackendState.READY
+            if not state.is_coming:
+                self.pool.loading_until = None
+            self.on_change(self)
+        elif begins_to_come:
+            self.on_change(self)
 
     def resize(self, total: int) -> None:
         if total != self.pool.total:

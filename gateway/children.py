@@ -1,7 +1,8 @@
 """The llama-servers that the gateway runs itself: one for every backend with a command.
 
 To the rest of the gateway they are backends with a URL and a key: `located` and `environ` say which. They are
-started and stopped together, around everything that uses them.
+stopped together, around everything that uses them, and started together but for those that are loaded on
+demand: what starts and stops meanwhile is `loader.py`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
 
+from gateway.backend_state import BackendState
 from gateway.llama_command import LlamaCommand
 from gateway.llama_process import LlamaProcess
 from gateway.llama_state import State
@@ -23,7 +25,9 @@ __all__ = ["Children"]
 class Children:
     """`async with children:` starts them, without waiting until they are ready, and stops them."""
 
-    def __init__(self, processes: Iterable[LlamaProcess]) -> None:
+    def __init__(self, processes: Iterable[LlamaProcess], on_demand: Iterable[str] = ()) -> None:
+        """Those named in `on_demand` are not started here."""
+        self._on_demand = frozenset(on_demand)
         self._processes = {process.name: process for process in processes}
 
     def __repr__(self) -> str:
@@ -35,12 +39,14 @@ class Children:
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str]) -> Self:
         """One process for every backend with a command."""
-        own = (backend for backend in settings.backends if backend.command)
-        return cls(LlamaProcess(_command(backend, settings), environ) for backend in own)
+        own = [backend for backend in settings.backends if backend.command]
+        processes = [LlamaProcess(_command(backend, settings), environ) for backend in own]
+        return cls(processes, (backend.name for backend in own if backend.load == "demand"))
 
     async def __aenter__(self) -> Self:
         for process in self:
-            process.start()
+            if process.name not in self._on_demand:
+                process.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -69,12 +75,24 @@ class Children:
         return backend.model_copy(update=place)
 
 
+_SEEN = {
+    State.STARTING: BackendState.STARTING,
+    State.LOADING: BackendState.LOADING,
+    State.BACKOFF: BackendState.STARTING,
+    State.GIVEN_UP: BackendState.FAILED,
+    State.STOPPED: BackendState.STOPPED,
+}
+"""How a process fares, for those who use it. A READY one is asked; a STOPPING one was held before."""
+
+
 def _tell(monitor: Monitor, process: LlamaProcess) -> None:
     if process.state is State.READY:
         monitor.process_ready(process.url)
-    elif process.state in {State.BACKOFF, State.GIVEN_UP} and process.failure:
-        given_up = "given up: " if process.state is State.GIVEN_UP else ""
-        monitor.process_ended(f"{given_up}{process.failure.reason}")
+    elif process.state in _SEEN:
+        given_up = process.state is State.GIVEN_UP
+        failure = process.failure if process.state is not State.STOPPED else None
+        why = f"{'given up: ' if given_up else ''}{failure.reason}" if failure else ""
+        monitor.process_is(_SEEN[process.state], why, given_up=given_up)
 
 
 def _command(backend: Backend, settings: Settings) -> LlamaCommand:

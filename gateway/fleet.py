@@ -55,6 +55,8 @@ class Fleet:
         """By the name of their pool, the retired ones included."""
         self._pools = itertools.count(1)
         self.catalogue = Catalogue()
+        self.wishes: dict[str, float] = {}
+        """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
@@ -151,7 +153,8 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        return any(backend.state is BackendState.READY for backend in self.backends.values())
+        """Whether a backend is ready, or can be loaded for whoever asks."""
+        return any(backend.can_serve for backend in self.backends.values())
 
     def start(self) -> None:
         self._started = True
@@ -184,6 +187,11 @@ class Fleet:
         self.metrics.observe(context)
         self.usage.note(context)
 
+    def wish(self, model: str) -> None:
+        """Somebody needs this model without a slot of it: it should be loaded where that can be."""
+        self.wishes[model] = asyncio.get_running_loop().time()
+        self.queue.on_change()
+
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.
 
@@ -192,9 +200,9 @@ class Fleet:
         if not error.retry_safe or lease.delivered:
             return False
         backend = self._serving.get(lease.pool_name)  # it may have been retired, and closed by now
-        loading = error.status == 503
+        loading = error.status == 503 or (backend is not None and backend.state.is_coming)
         if backend is not None and backend.state is BackendState.READY:
-            backend.become(BackendState.LOADING if loading else BackendState.UNREACHABLE, error.message)
+            backend.observe(BackendState.LOADING if loading else BackendState.FAILED, error.message)
         model = self.catalogue.models.get(lease.demand.model)
         others = model.backends if model is not None else []
         return loading or any(other.state is BackendState.READY for other in others)
@@ -207,7 +215,7 @@ class Fleet:
         self.catalogue.rebuild()
         self.scheduler.route(
             {
-                model.name: [backend.pool for backend in model.backends]
+                model.name: [backend.pool for backend in model.backends if not backend.lost]
                 for model in self.catalogue.models.values()
             }
         )
@@ -250,4 +258,5 @@ def _backend(
         shared=entry.shared,
         pool_name=pool_name,
         connect_timeout_s=connect_timeout_s,
+        start_timeout_s=entry.start_timeout_s,
     )

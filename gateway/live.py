@@ -74,7 +74,8 @@ class LiveAnswers:
             answer.cut(ClientError("invalid_api_key", message, status=401, kind="authentication_error"))
         return len(found)
 
-    def cut(self, error: GatewayError) -> None:
-        """End all of them."""
-        for answer in list(self._answers):
-            answer.cut(error)
+    def cut(self, error: GatewayError, backend: str | None = None) -> None:
+        """End all of them, or those that this backend answers."""
+        for answer, context in list(self._answers.items()):
+            if backend is None or (context.backend == backend and context.granted_at is not None):
+                answer.cut(error)

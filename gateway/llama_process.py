@@ -105,14 +105,16 @@ class LlamaProcess:
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """SIGTERM, SIGKILL after `grace_s`, reaped; returns in STOPPED. Idempotent."""
-        if self._state is State.STOPPED or self._supervisor is None:
-            return
-        if self._state is not State.STOPPING:
+        self.begin_stop(grace_s)
+        while self._state is State.STOPPING:
+            await self._changed.wait()
+
+    def begin_stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """The same without waiting: it is STOPPING, or STOPPED already, when this returns."""
+        if self._supervisor is not None and self._state not in {State.STOPPED, State.STOPPING}:
             self._grace_s = grace_s
             self._move(Event.STOP)
             self._supervisor.cancel()
-        while self._state is State.STOPPING:
-            await self._changed.wait()
 
     def kill(self) -> None:
         """SIGKILL to the process that runs, if any, without waiting: for a stop that is in a hurry."""

@@ -27,8 +27,21 @@ __all__ = ["Monitor"]
 ASK_S = 5.0
 """Within this an answer is whole, or none: a body that drips would hold up the loop that waits for it."""
 STRIKES = 2
-"""Missed answers in a row after which a backend counts as unreachable."""
+"""Missed answers in a row after which a backend counts as not there."""
+ASLEEP_S = 1.5
+"""What was closed this long before llama-server said that it sleeps is not under way to it."""
+_OF_PROCESS = {
+    BackendState.STARTING: "its process starts",
+    BackendState.LOADING: "loading its model",
+    BackendState.STOPPED: "not loaded",
+}
+ALIVE_S = 35.0
+"""So long what its streams brought proves that it lives: llama-server pings a silent stream every 30 s."""
 log = structlog.stdlib.get_logger(__name__)
+
+
+class _OutdatedError(Exception):
+    """The process that was asked is not the one that runs now."""
 
 
 class Monitor:
@@ -50,7 +63,15 @@ class Monitor:
         self._quarantine_max_s = quarantine_max_s
         self._ask_models = ask_models
         self._on_slots = on_slots
+        self._asks = True
+        """Whether there is anybody to ask: a process of ours tells by itself until it is ready."""
+        self._processes = 0
+        """How often the process behind the backend has changed: an answer of another one says nothing."""
+        self._asleep = False
+        """Whether llama-server has unloaded its model by itself; being asked for its slots would wake it."""
         self._strikes = 0
+        self._heard_at: float | None = None
+        """When it was seen last that streams brought something."""
         self._refused = False
         """Whether nobody listened since the last good answer: the process that did has ended."""
         self._look = asyncio.Event()
@@ -84,46 +105,74 @@ class Monitor:
         self._look.set()
         self._wake.set()
 
-    def process_ended(self, why: str) -> None:
-        """The process of ours behind this backend is gone, and with it all that it had to do."""
-        self.backend.process = why
-        self._restarted()
-        if self.backend.state is not BackendState.UNREACHABLE:
-            self.backend.become(BackendState.UNREACHABLE, why)
+    def process_is(self, state: BackendState, why: str = "", *, given_up: bool = False) -> None:
+        """The process of ours behind this backend does not serve, and there is nothing that it had to do."""
+        backend = self.backend
+        backend.process = why
+        backend.given_up = given_up
+        if self._asks:
+            self._asks = False
+            self._processes += 1
+            self._asleep = False
+        backend.observe(state, _OF_PROCESS.get(state, ""))
+        if not state.is_coming or why:
+            self._restarted()  # its slots are free, and nobody gets one
 
     def process_ready(self, url: str) -> None:
-        """It is back, at `url`."""
+        """It is back, at `url`. What the last one was silent about says nothing of this one."""
+        self.backend.circuit.answered()
+        self._asks = True
+        self._processes += 1
         self.backend.process = ""
+        self.backend.given_up = False
         self.backend.move_to(url)
         self._look.set()
+        self._wake.set()
 
     async def _ask(self, path: str) -> httpx.Response:
         """Raises `httpx.HTTPError` also when the answer is not whole in time."""
+        process = self._processes
         try:
             async with asyncio.timeout(ASK_S):
-                return await self.backend.ask(path)
-        except TimeoutError as error:
+                answer = await self.backend.ask(path)
+        except (TimeoutError, httpx.HTTPError) as error:
+            if process != self._processes:
+                raise _OutdatedError from error
+            if isinstance(error, httpx.HTTPError):
+                raise
             raise httpx.ReadTimeout(f"{path} was not answered within {ASK_S:g} s") from error
+        if process != self._processes:
+            raise _OutdatedError
+        return answer
 
     # -- health
 
     async def _watch_health(self) -> None:
         while True:
             self._look.clear()
-            await self.check()
-            ready = self.backend.state is BackendState.READY
+            if self._asks:
+                with suppress(_OutdatedError):
+                    await self.check()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s if ready else min(0.2, self._interval_s)):
+                async with asyncio.timeout(self._pause_s if self._asks else None):
                     await self._look.wait()
 
+    @property
+    def _pause_s(self) -> float:
+        ready = self.backend.observed is BackendState.READY
+        return self._interval_s if ready else min(0.2, self._interval_s)
+
     async def check(self) -> None:
-        """Ask once and draw the conclusion."""
+        """Ask once and draw the conclusion. Raises `_OutdatedError` where there is none."""
+        if self.backend.transport.heard():
+            self._heard_at = asyncio.get_running_loop().time()
+        self.backend.look_at_circuit()
         try:
             health = await self._ask("/health")
             if health.status_code == 503:
                 self._strikes = 0
                 self._restarted()
-                self.backend.become(BackendState.LOADING, "loading its model")
+                self.backend.observe(BackendState.LOADING, "loading its model")
             elif health.status_code != 200:
                 self._missed(f"/health answered {health.status_code}")
             else:
@@ -143,6 +192,7 @@ class Monitor:
 
     async def _learn(self) -> None:
         backend = self.backend
+        asked_at = asyncio.get_running_loop().time()
         props = await self._ask("/props")
         if props.status_code in (401, 403):
             self._missed("it refuses the gateway's key")
@@ -157,13 +207,25 @@ class Monitor:
         if not isinstance(total, int) or total < 1:
             self._missed("it does not say how many slots it has")
             return
-        if self._ask_models and backend.state is not BackendState.READY:
+        if self._ask_models and backend.observed is not BackendState.READY:
             await self._learn_models(_text(known.get("model_alias")))
         self._strikes = 0
         if self._refused:
             self._restarted()
+        self._sleeps(known.get("is_sleeping") is True, asked_at)
         backend.resize(total)
-        backend.become(BackendState.READY)
+        backend.observe(BackendState.READY)
+
+    def _sleeps(self, asleep: bool, asked_at: float) -> None:
+        """Whoever sleeps has idle slots."""
+        woke, self._asleep = self._asleep and not asleep, asleep
+        pool = self.backend.pool
+        closed = [slot.closed_at for slot in pool.quarantine.slots]
+        if asleep and not pool.leases and closed and max(closed) < asked_at - ASLEEP_S:
+            pool.restarted()
+            self._on_slots()
+        if woke:
+            self._wake.set()
 
     async def _learn_models(self, alias: str | None) -> None:
         answer = _object(await self._ask("/v1/models"))
@@ -178,14 +240,19 @@ class Monitor:
         """No good answer. A backend that delivers streams is alive, whatever its health port says."""
         self._strikes += 1
         backend = self.backend
-        if self._strikes < STRIKES or backend.state is BackendState.UNREACHABLE:
+        if self._strikes < STRIKES or backend.observed is BackendState.FAILED:
             backend.reason = reason
             return
-        if any(lease.delivered for lease in backend.pool.leases):
-            backend.reason = f"{reason}; its streams go on"
+        if backend.observed in (BackendState.READY, BackendState.BUSY) and self._delivers():
+            backend.observe(BackendState.BUSY, f"{reason}; its streams go on")
             return
         log.warning("backend unreachable", backend=backend.name, reason=reason)
-        backend.become(BackendState.UNREACHABLE, reason)
+        backend.observe(BackendState.FAILED, reason)
+
+    def _delivers(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        recent = self._heard_at is not None and now - self._heard_at < ALIVE_S
+        return recent and bool(self.backend.pool.leases)
 
     # -- verified release
 
@@ -205,6 +272,8 @@ class Monitor:
 
     def _next_at(self) -> float | None:
         pool = self.backend.pool
+        if not self._asks or self._asleep:
+            return None
         if not self.slots_served and pool.quarantine.slots:
             return min(slot.closed_at for slot in pool.quarantine.slots) + self._quarantine_max_s
         return pool.next_probe_at() if self.slots_served else None
@@ -227,7 +296,7 @@ class Monitor:
         """What is being processed, as slot and task; None if that cannot be known now."""
         try:
             answer = await self._ask("/slots")
-        except httpx.HTTPError:
+        except (httpx.HTTPError, _OutdatedError):
             return None
         if answer.status_code in (404, 501):
             self.slots_served = False

@@ -81,7 +81,9 @@ class Relay:
         grace_s: float,
         scrub: Callable[[bytes], bytes],
         loop: asyncio.AbstractEventLoop,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_answer` is called when the backend has said something: an event, or a complete answer."""
         self.state = RelayState.OPENING
         self.error: GatewayError | None = None
         self._lease = lease
@@ -91,6 +93,7 @@ class Relay:
         self._grace_s = grace_s
         self._scrub = scrub
         self._loop = loop
+        self._on_answer = on_answer
         self._opening: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
         self._status = 0
@@ -173,7 +176,9 @@ class Relay:
                 frames = self._frames
                 if frames.feed(data):
                     return  # one more plain delta
-                self._lease.delivered = frames.parsed > 0
+                if frames.parsed and not self._lease.delivered:
+                    self._lease.delivered = True
+                    self._on_answer()
                 if frames.sentinel or frames.error is not None:
                     self._ending()
             elif self.state is RelayState.REFUSING:
@@ -198,6 +203,7 @@ class Relay:
         if self.state is RelayState.SENTINEL:
             self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
         elif self.state is RelayState.REFUSING and complete:
+            self._on_answer()
             self._fail(self._refusal(), Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
         elif not self.over:
             self._fail(_cut_short(end), Outcome.ABANDONED)

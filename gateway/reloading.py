@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import Keys, build_app
 from gateway.fleet import Fleet
-from gateway.operations import Operations, ReloadReport
+from gateway.operations import Operations, Orders, ReloadReport
 from gateway.settings import Backend, Settings
 
 __all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
@@ -49,6 +49,7 @@ class LiveGateway:
         *,
         written: Settings | None = None,
         load: Load | None = None,
+        orders: Orders | None = None,
     ) -> None:
         """`written` are the settings as they stand in the file, with commands where `settings` has the URLs
         of processes. Without `load` there is nothing to read again.
@@ -59,6 +60,7 @@ class LiveGateway:
         self._fleet = fleet
         self._keys_of = keys_of
         self._load = load
+        self._orders = orders
         self._turn = asyncio.Lock()
         self._app = self._built(settings, keys_of(settings))
 
@@ -87,12 +89,14 @@ class LiveGateway:
         """The settings with the processes that run, as they run, and what of them would need other ones."""
         run, wanted = _commands(self._began_with), _commands(written)
         fixed = [f"backend.{name}" for name in sorted({*run, *wanted}) if run.get(name) != wanted.get(name)]
+        if written.groups != self._began_with.groups:
+            fixed.append("group")
         ours = [entry for entry in self._settings.backends if entry.name in run]
         others = [entry for entry in written.backends if not entry.command and entry.name not in run]
         return written.model_copy(update={"backends": (*ours, *others)}), fixed
 
     def _built(self, settings: Settings, keys: Keys) -> ASGIApp:
-        operations = Operations(reload=self.reload if self._load is not None else None)
+        operations = Operations(self._orders, self.reload if self._load is not None else None)
         return build_app(settings, self._fleet, keys, operations)
 
 

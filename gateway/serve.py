@@ -20,6 +20,7 @@ from gateway.children import Children
 from gateway.context import Caller, TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
+from gateway.loader import Loader
 from gateway.logs import configure_logging
 from gateway.open_files import allow_connections
 from gateway.reloading import LiveGateway, Load
@@ -79,8 +80,8 @@ async def _serve(settings: Settings, children: Children, moments: Moments, load:
             await moments.started()
         with stop_signals() as stop:
             located, environ = children.located(settings), children.environ(os.environ)
-            async with assemble(located, environ, usage, written=settings, load=load) as (app, fleet):
-                children.follow(fleet.monitors)
+            assembled = assemble(located, environ, usage, written=settings, load=load, children=children)
+            async with assembled as (app, fleet):
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
                 server = Server(app, settings.server)
                 await server.listen()
@@ -129,17 +130,24 @@ async def assemble(
     *,
     written: Settings | None = None,
     load: Load | None = None,
+    children: Children | None = None,
 ) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
     """The application and its backends in the running event loop. Nothing is left when it is left.
 
-    Without `usage`, nobody notes what requests used.
+    `children` are the processes behind some of the backends; `settings` say where they are. Without `usage`,
+    nobody notes what requests used.
     """
     fleet = Fleet(settings, environ, usage)
-    app = LiveGateway(settings, fleet, keys_of, written=written, load=load)
+    loader = Loader(settings, fleet, children or ())
+    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader)
+    if children is not None:
+        children.follow(fleet.monitors)
     fleet.start()
+    loader.start()
     try:
         yield app, fleet
     finally:
+        loader.stop()
         await fleet.stop()
 
 

@@ -29,6 +29,7 @@ from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 __all__ = ["StreamingAnswer"]
 
 ABORT_WAIT_S = 1.0
+NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
 """How often a waiting client is told of a new place in the queue at most."""
 _STREAM_HEADERS = [
@@ -190,6 +191,7 @@ class StreamingAnswer:
             grace_s=self._settings.streaming.terminal_grace_s,
             scrub=backend.scrubber(generation.identity.model),
             loop=self._loop,
+            on_answer=backend.answered,
         )
         request = backend.request(generation.door.upstream_path, generation.body, generation.headers)
         try:
@@ -197,6 +199,8 @@ class StreamingAnswer:
             await out.pump(lambda: relay.over)
         finally:
             relay.close()
+        if relay.error is not None and relay.error.code == NO_EVENT:
+            backend.silent()
         if relay.error is None:
             self._meter.settle()
             backend.states_usage = backend.states_usage and self._meter.exact

@@ -105,6 +105,7 @@ class WholeAnswer:
             context.asked_at = loop.time()
             ending = Outcome.ABANDONED
             reply = await fetch(backend, request, self._settings.timeouts, on_head=answered)
+            backend.answered()
             ending = Outcome.FINISHED if reply.success else Outcome.REFUSED
         except GatewayError as error:
             if error.retry_safe:  # it was not reached

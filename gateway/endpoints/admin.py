@@ -22,7 +22,16 @@ from gateway.operations import Operations
 from gateway.replies import send_json, send_whole
 from gateway.settings import SettingsError
 
-__all__ = ["OPERATOR", "CancelAny", "OperatorOnly", "PrometheusText", "Reload", "Requests", "Status"]
+__all__ = [
+    "OPERATOR",
+    "BackendOrder",
+    "CancelAny",
+    "OperatorOnly",
+    "PrometheusText",
+    "Reload",
+    "Requests",
+    "Status",
+]
 
 OPERATOR = TenantIdentity("operator", models=())
 
@@ -94,6 +103,19 @@ class CancelAny:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tenant = parse_qs(scope["query_string"].decode("latin-1"), encoding="utf-8").get("tenant", [None])[0]
         await cancel(self._live, scope["path_params"]["id"], tenant, send)
+
+
+class BackendOrder:
+    """`POST /admin/backends/{name}/drain` and the like: told to the backend, which then takes its time."""
+
+    def __init__(self, fleet: Fleet, order: Callable[[str], None]) -> None:
+        self._fleet = fleet
+        self._order = order
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["name"]
+        self._order(name)
+        await send_json(send, 200, _backend(self._fleet.backends[name]))
 
 
 class Reload:

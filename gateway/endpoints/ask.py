@@ -1,4 +1,7 @@
-"""The doors that need no slot: counting tokens, templates. The least busy backend answers, whole."""
+"""The doors that need no slot: counting tokens, templates. The least busy backend answers, whole.
+
+They do not wait in the queue: where the model is not loaded, the answer is 503 and the loading begins.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,9 @@ class Ask:
         context.model = model.name
         check_served(model.backends)
         backend = _least_busy(model.backends)
+        if backend is None:
+            self._fleet.wish(model.name)
+            raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
         context.backend = backend.name
         body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())
         request = backend.request(self._door.upstream_path, body, upstream_headers(scope, context))
@@ -50,8 +56,6 @@ class Ask:
         await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
 
 
-def _least_busy(backends: list[Backend]) -> Backend:
+def _least_busy(backends: list[Backend]) -> Backend | None:
     ready = [backend for backend in backends if backend.state is BackendState.READY]
-    if not ready:
-        raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
-    return min(ready, key=lambda backend: len(backend.pool.leases))
+    return min(ready, key=lambda backend: len(backend.pool.leases), default=None)

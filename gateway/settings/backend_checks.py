@@ -22,8 +22,10 @@ def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator
         yield from _arguments(("backend", index, "command"), backend)
         yield from _key(("backend", index, "api_key_env"), backend, environ)
         yield from _group(("backend", index, "group"), backend, settings)
+        yield from _demand(("backend", index), backend)
         yield from _alias_for_name(index, backend, settings)
     yield from _same_server(settings)
+    yield from _room(settings)
 
 
 def _way_to_it(loc: Loc, backend: Backend) -> Iterator[Finding]:
@@ -60,6 +62,29 @@ def _key(loc: Loc, backend: Backend, environ: Mapping[str, str]) -> Iterator[Fin
 def _group(loc: Loc, backend: Backend, settings: Settings) -> Iterator[Finding]:
     if backend.group and backend.group not in {group.name for group in settings.groups}:
         yield Finding(loc, "is not the name of a [[group]]", reads=(("group",),))
+
+
+def _demand(loc: Loc, backend: Backend) -> Iterator[Finding]:
+    if backend.load == "demand" and backend.command and not backend.models:
+        yield Finding(
+            (*loc, "models"),
+            'is needed with load = "demand": a process that does not run cannot be asked for them',
+            reads=((*loc, "load"),),
+        )
+
+
+def _room(settings: Settings) -> Iterator[Finding]:
+    """More members that start with the gateway than may be loaded would push each other out at once."""
+    for index, group in enumerate(settings.groups):
+        members = [backend for backend in settings.backends if backend.group == group.name]
+        starting = [backend.name for backend in members if backend.load == "start"]
+        if len(starting) > group.max_loaded:
+            yield Finding(
+                ("group", index, "max_loaded"),
+                f'is {group.max_loaded}, and {len(starting)} of the group have load = "start": '
+                f"{', '.join(starting)}",
+                reads=(("backend",),),
+            )
 
 
 def _alias_for_name(index: int, backend: Backend, settings: Settings) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.settings.document import Settings
-from gateway.settings.tables import Backend, Tenant
+from gateway.settings.tables import Backend, Group, Tenant
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -61,18 +61,35 @@ def _tenant(tenant: Tenant) -> str:
 
 
 def _serving(settings: Settings) -> list[str]:
-    return [_backend(backend) for backend in settings.backends] + [
-        f"{model.name} also answers to {', '.join(model.aliases)}"
-        for model in settings.models
-        if model.aliases
-    ]
+    return (
+        [_backend(backend) for backend in settings.backends]
+        + [
+            f"{model.name} also answers to {', '.join(model.aliases)}"
+            for model in settings.models
+            if model.aliases
+        ]
+        + [_group(group) for group in settings.groups]
+    )
 
 
 def _backend(backend: Backend) -> str:
     where = f"at {backend.url}" if backend.url else f"started as {backend.command[0]}"
     models = ", ".join(backend.models) or "the models it names itself"
     slots = _count(backend.slots, "slot") if backend.slots else "as many slots as it says"
-    return f"{backend.name} {where}: {models}; {slots}"
+    return f"{backend.name} {where}: {models}; {slots}{_loading(backend)}"
+
+
+def _loading(backend: Backend) -> str:
+    parts = ["loaded at the first request"] if backend.load == "demand" else []
+    if backend.group:
+        parts.append(f"shares the room of {backend.group}")
+    if backend.idle_unload_s:
+        parts.append(f"unloaded after {_time(backend.idle_unload_s)} without a request")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _group(group: Group) -> str:
+    return f"group {group.name}: at most {group.max_loaded} loaded at a time"
 
 
 def _waiting(settings: Settings) -> list[str]:

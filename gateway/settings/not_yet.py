@@ -15,10 +15,6 @@ from gateway.settings.values import Table
 NOT_YET: Mapping[str, str] = MappingProxyType(
     {
         "admission.store": 'slots are counted in one process, so the only store is "memory"',
-        "backend.load": 'processes start with the gateway: "start"',
-        "backend.idle_unload_s": "processes run as long as the gateway",
-        "backend.group": "all backends are loaded at the same time",
-        "group": "all backends are loaded at the same time",
     }
 )
 

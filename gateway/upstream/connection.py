@@ -79,6 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.received_bytes = False
         """Whether any byte of the current response has come."""
         self.exchanges = 0
+        self.reads = 0
         self._transport: asyncio.Transport | None = None
         self._sink: Sink | None = None
         self._in_head = True
@@ -149,6 +150,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        self.reads += 1
         parser = self._parser
         if parser is None:
             self.close()  # bytes that nobody asked for

@@ -93,6 +93,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._connections: set[UpstreamConnection] = set()
         self._idle: dict[UpstreamConnection, asyncio.TimerHandle] = {}
         """What may be used again, and the timer that ends each."""
+        self._reads: dict[UpstreamConnection, int] = {}
+        """How often each had received something when `heard` was asked last."""
 
     def __repr__(self) -> str:
         return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
@@ -106,6 +108,11 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def idle(self) -> int:
         """Connections that may be used again."""
         return len(self._idle)
+
+    def heard(self) -> bool:
+        """Whether anything has come, on a connection that is open, since this was asked last."""
+        before, self._reads = self._reads, {connection: connection.reads for connection in self._connections}
+        return any(reads > before.get(connection, 0) for connection, reads in self._reads.items())
 
     def move_to(self, address: Address) -> None:
         """New connections go there; those that are open end by themselves."""

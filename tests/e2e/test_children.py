@@ -72,7 +72,7 @@ async def test_scenario_122_a_process_that_was_given_up_says_so_where_readiness_
     async with watched("crash") as own:
         await own.until(State.GIVEN_UP)
 
-        assert own.backend.state is BackendState.UNREACHABLE
+        assert own.backend.state is BackendState.FAILED
         assert own.backend.explanation.startswith("given up: exit status 1")
 
 
@@ -148,3 +148,16 @@ async def test_serve_runs_what_has_a_command_and_brings_it_back(tmp_path: Path, 
 
     assert (first[0], second[0]) == (200, 200), (first, second)
     assert first[1]
+
+
+@pytest.mark.real
+async def test_serve_loads_on_demand_and_stops_what_it_loaded(tmp_path: Path, tiny_model: Path) -> None:
+    async with served_gateway(tmp_path, configuration(tiny_model) + 'load = "demand"\n') as served:
+        before = children_of(served.process.pid)
+        answer = await chat(served)
+        (child,) = children_of(served.process.pid)
+
+        assert await served.stop() == 0
+        assert vanishes(child, within_s=0)
+
+    assert (before, answer[0]) == ([], 200), answer

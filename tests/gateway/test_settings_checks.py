@@ -107,6 +107,18 @@ def test_a_group_that_is_used_is_declared() -> None:
     assert 'backend "x".group: is not the name of a [[group]]' in faults
 
 
+def test_a_process_that_does_not_run_cannot_be_asked_for_its_models() -> None:
+    [fault] = faults_of({"backend": [{"name": "x", "command": ["llama-server"], "load": "demand"}]})
+    assert fault.startswith('backend "x".models: is needed with load = "demand"')
+
+
+def test_no_more_of_a_group_start_than_may_be_loaded() -> None:
+    members = [{"name": name, "command": ["llama-server"], "group": "gpu"} for name in ("a", "b")]
+    [fault] = faults_of({"backend": members, "group": [{"name": "gpu"}]})
+    assert fault == 'group "gpu".max_loaded: is 1, and 2 of the group have load = "start": a, b'
+    assert faults_of({"backend": members, "group": [{"name": "gpu", "max_loaded": 2}]}) == []
+
+
 def test_a_declared_model_is_served_by_a_backend() -> None:
     backend = {**BACKEND, "models": ["b"]}
     faults = faults_of({"backend": [backend], "model": [{"name": "a"}, {"name": "b"}]})

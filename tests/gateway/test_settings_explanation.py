@@ -63,6 +63,21 @@ def test_it_says_who_serves_what() -> None:
     assert "qwen3 also answers to gpt-4o" in text
 
 
+def test_it_says_what_is_loaded_when() -> None:
+    own = {"command": ["llama-server"], "group": "gpu"}
+    text = explain(
+        parsed(
+            backend=[
+                {**own, "name": "a", "models": ["a"], "load": "demand", "idle_unload_s": 600},
+                {**own, "name": "b"},
+            ],
+            group=[{"name": "gpu"}],
+        )
+    )
+    assert "; loaded at the first request; shares the room of gpu; unloaded after 600 s without a" in text
+    assert "group gpu: at most 1 loaded at a time" in text
+
+
 def test_it_says_what_bounds_waiting_and_streams() -> None:
     text = explain(
         parsed(

@@ -15,10 +15,6 @@ REFUSED: dict[str, dict[str, object]] = {
     "tenant.tokens_per_minute": {"tenant": [{**TENANT, "tokens_per_minute": 1}]},
     "tenant.tokens_per_day": {"tenant": [{**TENANT, "tokens_per_day": 1}]},
     "tenant.isolate_cache": {"tenant": [{**TENANT, "isolate_cache": True}]},
-    "backend.load": {"backend": [{**COMMAND, "load": "demand"}]},
-    "backend.idle_unload_s": {"backend": [{**COMMAND, "idle_unload_s": 60}]},
-    "backend.group": {"backend": [{**COMMAND, "group": "gpu"}], "group": [{"name": "gpu"}]},
-    "group": {"group": [{"name": "gpu"}]},
 }
 
 
@@ -67,8 +63,16 @@ def test_everything_else_of_the_contract_is_accepted() -> None:
         "model": [{"name": "qwen3", "aliases": ["gpt-4o"], "upstream_name": "qwen3-30b a3b"}],
         "backend": [
             {**BACKEND, "models": ["qwen3"], "slots": 4, "health_interval_s": 2, "api_key_env": "LLAMA_KEY"},
-            {**COMMAND, "models": ["smollm2"], "start_timeout_s": 300},
+            {
+                **COMMAND,
+                "models": ["smollm2"],
+                "start_timeout_s": 300,
+                "load": "demand",
+                "idle_unload_s": 60,
+                "group": "gpu",
+            },
         ],
+        "group": [{"name": "gpu", "max_loaded": 2}],
         "admission": {"on_store_loss": "refuse", "lease_ttl_s": 10},
     }
     assert faults_of(data, {"LLAMA_KEY": "k"}) == []

@@ -3,9 +3,9 @@
     python child_program.py HABIT ... --host HOST --port PORT [--alias NAME]
 
 Habits: `crash` writes a line and exits 1 at once; `silent` never listens; `loading` answers 503 for ever;
-`stubborn` ignores SIGTERM; `parent` starts a process that outlives it and holds its output open. Without
-any it serves /health openly and /props for its key, as llama-server does. The standard library only, no
-imports that take long: tests start it by the dozen.
+`stubborn` ignores SIGTERM; `mute` takes work and never answers; `parent` starts a process that outlives it
+and holds its output open. Without any it serves /health openly and /props for its key, as llama-server does.
+The standard library only, no imports that take long: tests start it by the dozen.
 """
 
 import os
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     if "silent" in arguments:
         say("silent")
         signal.pause()
-    serve(listen(arguments), loading="loading" in arguments)
+    serve(listen(arguments), loading="loading" in arguments, mute="mute" in arguments)
     return 0
 
 
@@ -48,11 +48,15 @@ def listen(arguments: list[str]) -> socket.socket:
     return listener
 
 
-def serve(listener: socket.socket, loading: bool) -> None:
+def serve(listener: socket.socket, loading: bool, mute: bool) -> None:
+    unanswered = []
     while True:
         connection, _ = listener.accept()
+        request = connection.recv(65536)
+        if mute and request.startswith(b"POST"):
+            unanswered.append(connection)
+            continue
         with connection:
-            request = connection.recv(65536)
             status = "503 Loading" if loading else answer(request)
             connection.sendall(
                 f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()

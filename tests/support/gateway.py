@@ -8,11 +8,12 @@ as an error (a client that leaves and a backend that fails are none of the gatew
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import orjson
 
+from gateway.children import Children
 from gateway.fleet import Fleet
 from gateway.reloading import LiveGateway, Load
 from gateway.serve import assemble
@@ -110,6 +111,7 @@ async def running_gateway(
     usage: Usage | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Gateway]:
+    """Backends with a command are processes of the gateway's, as `slotgate serve` runs them."""
     before = asyncio.all_tasks()
     with logged() as log:
         async with _listening(settings, log, load, environ, usage) as gateway:
@@ -124,7 +126,13 @@ async def running_gateway(
 async def _listening(
     settings: Settings, log: Log, load: Load | None, environ: Mapping[str, str], usage: Usage | None
 ) -> AsyncIterator[Gateway]:
-    async with assemble(settings, environ, usage, load=load) as (app, fleet):
+    own = [backend for backend in settings.backends if backend.command]
+    async with AsyncExitStack() as stack:
+        children = await stack.enter_async_context(Children.of(settings, environ)) if own else None
+        located = children.located(settings) if children else settings
+        environ = children.environ(environ) if children else environ
+        assembled = assemble(located, environ, usage, written=settings, load=load, children=children)
+        app, fleet = await stack.enter_async_context(assembled)
         server = Server(app, settings.server)
         await server.listen()
         gateway = Gateway(server, fleet, log, app)

@@ -1,0 +1,345 @@
+"""Real llama-servers of the gateway's own: loaded on demand, swapped, unloaded, killed, restarted."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backend import Backend
+from gateway.backend_state import BackendState
+from gateway.llama_process import LlamaProcess
+from gateway.restart_policy import RestartLimits
+from tests.support.answer import Answer, fetch
+from tests.support.client import RawClient, request_bytes
+from tests.support.gateway import CHAT, Gateway, ask, chat, data_of, error_in, running_gateway
+from tests.support.leaks import child_processes
+from tests.support.own import (
+    OPERATOR,
+    SERVER,
+    llama_command,
+    llamas,
+    order,
+    own_backend,
+    own_settings,
+    shown,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+PATIENCE_S = 30.0
+DEMAND = {"load": "demand"}
+UNMERGED: dict[str, Any] = {"max_tokens": 6000, "logprobs": True, "top_logprobs": 20}
+"""An answer of many megabytes: frames with probabilities are not merged for a client that is behind."""
+
+
+async def talk(gateway: Gateway, model: str, tokens: int = 4) -> Answer:
+    """A whole short answer."""
+    request = request_bytes("POST", CHAT, json=chat(model=model, max_tokens=tokens, stream=False))
+    async with await gateway.client() as client:
+        await client.send(request)
+        head = await client.head(PATIENCE_S)
+        return Answer(client.status, head, await client.body(PATIENCE_S))
+
+
+@asynccontextmanager
+async def endless(gateway: Gateway, model: str) -> AsyncIterator[RawClient]:
+    """A stream that goes on until the client leaves."""
+    async with await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, json=chat(model=model, max_tokens=1_000_000)))
+        await client.head(PATIENCE_S)
+        await anext(client.frames(PATIENCE_S))
+        yield client
+
+
+def has_state(backend: Backend, state: BackendState) -> bool:
+    return backend.state is state
+
+
+def both(model: Path, **rest: object) -> tuple[dict[str, object], dict[str, object]]:
+    command = llama_command(model)
+    return own_backend("a", command, **DEMAND, **rest), own_backend("b", command, **DEMAND, **rest)
+
+
+async def test_a_model_is_loaded_for_its_first_request_and_no_earlier(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(*both(tiny_model)), ready=False) as gateway:
+        before = (len(llamas()), await shown(gateway.url), (await fetch(gateway.url, "GET", "/ready")).status)
+        got = await talk(gateway, "a")
+        after = (len(llamas()), await shown(gateway.url))
+    assert before == (0, {"a": "stopped", "b": "stopped"}, 200)
+    assert got.status == 200, got
+    assert after == (1, {"a": "ready", "b": "stopped"})
+
+
+async def test_while_it_loads_the_client_hears_and_its_time_in_the_queue_stands_still(
+    tiny_model: Path,
+) -> None:
+    slow = own_backend("a", llama_command(tiny_model, before="sleep 1.2"), **DEMAND)
+    settings = own_settings(slow, admission={"queue_timeout_s": 0.3}, streaming={"keepalive_interval_s": 0.1})
+    async with running_gateway(settings, ready=False) as gateway:
+        async with await gateway.client() as client:
+            await client.send(request_bytes("POST", CHAT, json=chat(model="a", max_tokens=3)))
+            await client.head(PATIENCE_S)
+            frames = [frame async for frame in client.frames(PATIENCE_S)]
+    assert frames[0].data == b": keep-alive\n\n"
+    assert b"[DONE]" in frames[-1].data
+    assert data_of(frames)
+
+
+async def test_two_models_of_a_group_of_one_swap_under_load_and_nobody_is_cut(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(llamas()))
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        answers = await asyncio.gather(*(talk(gateway, "ab"[number % 2], 200) for number in range(12)))
+        watching.cancel()
+    assert [got.status for got in answers] == [200] * 12
+    assert most == 1
+
+
+async def test_a_running_stream_is_waited_for_and_its_model_makes_room_after_it(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.residency.RESIDENCE_S", 0.0)
+    async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
+        a = gateway.fleet.backends["a"]
+        async with endless(gateway, "a") as running:
+            waiting = asyncio.create_task(talk(gateway, "b"))
+            await gateway.until(lambda: a.state is BackendState.DRAINING)
+            late = asyncio.create_task(talk(gateway, "a"))
+            frames = running.frames(PATIENCE_S)
+            for _ in range(200):
+                await anext(frames)
+            alive = (a.state.value, a.pool.leased, len(llamas()))
+        assert alive == ("draining", 1, 1)
+        assert [(await waiting).status, (await late).status] == [200, 200]
+
+
+async def test_scenario_028_two_models_that_wait_for_the_place_of_a_third_are_both_served(
+    tiny_model: Path,
+) -> None:
+    command = llama_command(tiny_model)
+    backends = [own_backend(name, command, **DEMAND) for name in "abc"]
+    async with running_gateway(own_settings(*backends, max_loaded=1), ready=False) as gateway:
+        await talk(gateway, "a")
+        answers = await asyncio.gather(talk(gateway, "b"), talk(gateway, "c"), talk(gateway, "b"))
+        assert [got.status for got in answers] == [200] * 3
+        assert len(llamas()) == 1
+
+
+async def test_a_killed_process_ends_its_stream_with_an_error_and_serves_those_who_wait(
+    tiny_model: Path,
+) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    async with running_gateway(settings) as gateway:
+        async with endless(gateway, "a") as running:
+            waiting = [asyncio.create_task(talk(gateway, "a")) for _ in range(3)]
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 3)
+            [pid] = llamas()
+            os.kill(pid, signal.SIGKILL)
+            rest = [frame async for frame in running.frames(PATIENCE_S)]
+            answers = await asyncio.gather(*waiting)
+    assert error_in(rest)["code"] == "upstream_truncated"
+    assert [got.status for got in answers] == [200] * 3
+
+
+async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = partial(LlamaProcess, limits=RestartLimits(first_delay_s=0.0))
+    monkeypatch.setattr("gateway.children.LlamaProcess", hasty)
+    command = llama_command(tmp_path / "no-such-model.gguf")
+    settings = own_settings(own_backend("a", command, **DEMAND))
+    async with running_gateway(settings, ready=False) as gateway:
+        got = await talk(gateway, "a")
+        ready = await fetch(gateway.url, "GET", "/ready")
+        status = await fetch(gateway.url, "GET", "/admin/status", OPERATOR)
+        again = await ask(gateway.url, model="a")
+    assert (got.status, got.error["code"]) == (503, "no_backend")
+    assert (ready.status, ready.json["backends"][0]["state"]) == (503, "failed")
+    assert ready.json["backends"][0]["reason"].startswith("given up: exit status")
+    assert status.json["backends"][0]["state"] == "failed"
+    assert (again.status, again.error["code"]) == (503, "no_backend")
+    assert "given up" in again.error["message"]
+
+
+async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = RestartLimits(max_starts=2, first_delay_s=0.0, window_s=0.01)
+    monkeypatch.setattr("gateway.children.LlamaProcess", partial(LlamaProcess, limits=limits))
+    monkeypatch.setattr("gateway.residency.REST_S", 0.05)
+    mended = tmp_path / "mended"
+    command = llama_command(tiny_model, before=f"[ -e {mended} ] || exit 3")
+    async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:
+        first = await talk(gateway, "a")
+        mended.touch()
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.STOPPED)
+        second = await talk(gateway, "a")
+    assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)
+
+
+async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_model: Path) -> None:
+    """It was told everything and reads nothing: its lease is over."""
+    settings = own_settings(
+        own_backend("a", llama_command(tiny_model), idle_unload_s=0.3),
+        streaming={"stream_buffer_bytes": 2**28, "stream_buffers_total_bytes": 2**28},
+    )
+    async with running_gateway(settings) as gateway:
+        async with await gateway.client(receive_buffer=4096) as wedged:
+            await wedged.send(request_bytes("POST", CHAT, json=chat(model="a", **UNMERGED)))
+            await wedged.head(PATIENCE_S)
+            wedged.stop_reading()
+            a = gateway.fleet.backends["a"]
+            await gateway.until(lambda: a.state is BackendState.STOPPED, PATIENCE_S)
+            held = len(gateway.fleet.live.contexts)
+            ready = (await fetch(gateway.url, "GET", "/ready")).status
+        again = await talk(gateway, "a")
+    assert (held, ready) == (1, 200)
+    assert again.status == 200
+
+
+async def test_nothing_is_unloaded_under_a_live_lease(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), idle_unload_s=0.05))
+    async with running_gateway(settings) as gateway:
+        await talk(gateway, "a")
+        async with endless(gateway, "a") as running:
+            frames = running.frames(PATIENCE_S)
+            for _ in range(500):
+                await anext(frames)
+            assert gateway.fleet.backends["a"].state is BackendState.READY
+
+
+async def test_a_request_that_arrives_at_the_instant_of_unloading_is_served(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), idle_unload_s=0.05))
+    async with running_gateway(settings) as gateway:
+        a = gateway.fleet.backends["a"]
+        for instant in (BackendState.DRAINING, BackendState.STOPPED) * 2:
+            await gateway.until(partial(has_state, a, instant))
+            got = await talk(gateway, "a")
+            assert got.status == 200, (instant, got)
+
+
+async def test_a_restart_waits_for_what_runs_and_serves_those_who_wait(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    async with running_gateway(settings) as gateway:
+        [before] = llamas()
+        async with endless(gateway, "a") as running:
+            answer = await order(gateway.url, "a", "restart")
+            waiting = asyncio.create_task(talk(gateway, "a"))
+            await anext(running.frames(PATIENCE_S))
+            during = llamas()
+        got = await waiting
+        [after] = llamas()
+    assert (answer.status, answer.json["state"]) == (200, "draining")
+    assert during == [before]
+    assert got.status == 200
+    assert after != before
+
+
+async def test_a_restart_s_patience_ends_and_the_stream_is_told(tiny_model: Path) -> None:
+    server = {**SERVER, "shutdown_grace_s": 0.2}
+    settings = own_settings(own_backend("a", llama_command(tiny_model)), server=server)
+    async with running_gateway(settings) as gateway:
+        async with endless(gateway, "a") as running:
+            await order(gateway.url, "a", "restart")
+            rest = [frame async for frame in running.frames(PATIENCE_S)]
+        assert error_in(rest)["code"] == "draining"
+        await gateway.until(lambda: gateway.fleet.ready)
+
+
+async def test_many_restarts_leave_no_zombie(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    async with running_gateway(settings) as gateway:
+        a = gateway.fleet.backends["a"]
+        before = len(child_processes())
+        seen = set(llamas())
+        for _ in range(20):
+            await order(gateway.url, "a", "restart")
+            await gateway.until(lambda: a.state is not BackendState.READY)
+            await gateway.until(lambda: a.state is BackendState.READY)
+            seen.update(llamas())
+        assert len(seen) == 21
+        assert len(child_processes()) == before
+
+
+async def test_unload_and_load_by_order(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    async with running_gateway(settings) as gateway:
+        a = gateway.fleet.backends["a"]
+        await order(gateway.url, "a", "unload")
+        await gateway.until(lambda: a.state is BackendState.STOPPED)
+        refused = await ask(gateway.url, model="a")
+        ready = (await fetch(gateway.url, "GET", "/ready")).status
+        await order(gateway.url, "a", "load")
+        got = await talk(gateway, "a")
+    assert (refused.status, refused.error["code"], ready) == (503, "no_backend", 503)
+    assert got.status == 200
+
+
+async def test_what_is_drained_by_order_is_not_loaded_by_requests(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
+    async with running_gateway(settings, ready=False) as gateway:
+        await order(gateway.url, "a", "drain")
+        refused = await ask(gateway.url, model="a")
+        ready = await fetch(gateway.url, "GET", "/ready")
+        await order(gateway.url, "a", "resume")
+        got = await talk(gateway, "a")
+    assert (refused.status, refused.error["code"], ready.status) == (503, "no_backend", 503)
+    assert ready.json["backends"] == [
+        {"name": "a", "state": "stopped", "reason": "drained by order; not loaded"}
+    ]
+    assert got.status == 200
+
+
+async def test_an_order_to_load_makes_room_in_a_full_group(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
+        await talk(gateway, "a")
+        await order(gateway.url, "b", "load")
+        await gateway.until(lambda: gateway.fleet.backends["b"].state is BackendState.READY)
+        states = await shown(gateway.url)
+    assert states == {"a": "stopped", "b": "ready"}
+
+
+async def test_an_order_to_load_takes_back_one_to_unload(tiny_model: Path) -> None:
+    async with running_gateway(own_settings(own_backend("a", llama_command(tiny_model)))) as gateway:
+        a = gateway.fleet.backends["a"]
+        async with endless(gateway, "a") as running:
+            await order(gateway.url, "a", "unload")
+            drained = a.state
+            await order(gateway.url, "a", "load")
+            await gateway.until(lambda: a.state is BackendState.READY)
+            await anext(running.frames(PATIENCE_S))
+        assert (drained, len(llamas())) == (BackendState.DRAINING, 1)
+
+
+async def test_a_door_without_a_slot_is_refused_and_begins_the_loading(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
+    body = {"model": "a", "content": "the old house"}
+    async with running_gateway(settings, ready=False) as gateway:
+        first = await fetch(gateway.url, "POST", "/tokenize", json=body)
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.READY)
+        second = await fetch(gateway.url, "POST", "/tokenize", json=body)
+    assert (first.status, first.error["code"]) == (503, "no_backend")
+    assert second.status == 200
+
+
+async def test_a_client_that_leaves_while_its_model_loads_leaves_nothing(tiny_model: Path) -> None:
+    slow = own_backend("a", llama_command(tiny_model, before="sleep 0.5"), **DEMAND)
+    async with running_gateway(own_settings(slow), ready=False) as gateway:
+        async with await gateway.client() as client:
+            await client.send(request_bytes("POST", CHAT, json=chat(model="a")))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.idle)
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.READY)

@@ -1,0 +1,101 @@
+"""What an operator can order of a backend while requests run: drain, resume, and what needs a process."""
+
+import asyncio
+
+import pytest
+
+from tests.support.answer import fetch
+from tests.support.client import RawClient
+from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
+from tests.support.llama_like import LlamaLike
+from tests.support.own import OPERATOR, SERVER, order, shown
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+
+def slow() -> ScriptedUpstream:
+    return ScriptedUpstream(llama=LlamaLike(slots=1, tokens=100_000, rate=200.0))
+
+
+async def streaming(client: RawClient) -> None:
+    await client.post(CHAT, chat())
+    await anext(client.frames())
+
+
+async def test_a_drained_backend_ends_what_it_has_and_gets_nothing_new() -> None:
+    async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        async with await gateway.client() as running:
+            await streaming(running)
+            answer = await order(gateway.url, "gpu0", "drain")
+            refused = await ask(gateway.url)
+            await anext(running.frames())
+            states = await shown(gateway.url)
+            ready = (await fetch(gateway.url, "GET", "/ready")).status
+    assert (answer.status, answer.json["state"], answer.json["active"]) == (200, "draining", 1)
+    assert (refused.status, refused.error["code"]) == (503, "no_backend")
+    assert "drained by order" in refused.error["message"]
+    assert (states, ready) == ({"gpu0": "draining"}, 503)
+
+
+async def test_those_that_wait_for_a_drained_backend_alone_are_told_so_at_once() -> None:
+    async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        async with await gateway.client() as running:
+            await streaming(running)
+            waiting = asyncio.create_task(ask(gateway.url))
+            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await order(gateway.url, "gpu0", "drain")
+            got = await waiting
+    assert (got.status, got.error["code"]) == (503, "no_backend")
+
+
+async def test_those_that_wait_go_elsewhere() -> None:
+    async with slow() as fu, ScriptedUpstream() as other:
+        settings = settings_for(fu.url, other.url, server=SERVER)
+        async with running_gateway(settings) as gateway:
+            await order(gateway.url, "gpu1", "drain")
+            async with await gateway.client() as running:
+                await streaming(running)
+                waiting = asyncio.create_task(ask(gateway.url))
+                await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+                await order(gateway.url, "gpu1", "resume")
+                await order(gateway.url, "gpu0", "drain")
+                got = await waiting
+        assert got.status == 200
+        assert len(other.generations) == 1
+
+
+async def test_resume_undoes_it() -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        await order(gateway.url, "gpu0", "drain")
+        await gateway.until(lambda: gateway.fleet.backends["gpu0"].props)
+        resumed = await order(gateway.url, "gpu0", "resume")
+        got = await ask(gateway.url)
+    assert (resumed.status, resumed.json["state"], got.status) == (200, "ready", 200)
+
+
+@pytest.mark.parametrize("word", ["drain", "resume", "load", "unload", "restart"])
+async def test_an_order_for_nobody_is_404(word: str) -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        got = await order(gateway.url, "nobody", word)
+    assert (got.status, got.error["code"]) == (404, "backend_not_found")
+
+
+@pytest.mark.parametrize("word", ["load", "unload", "restart"])
+async def test_what_needs_a_process_is_409_for_a_backend_by_url(word: str) -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        got = await order(gateway.url, "gpu0", word)
+    assert (got.status, got.error["code"]) == (409, "not_a_process")
+
+
+async def test_orders_are_the_operator_s_alone() -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        path = "/admin/backends/gpu0/drain"
+        statuses = [
+            (await fetch(gateway.url, "POST", path)).status,
+            (await fetch(gateway.url, "POST", path, b"authorization: Bearer sg-other")).status,
+            (await fetch(gateway.url, "GET", path, OPERATOR)).status,
+        ]
+        states = await shown(gateway.url)
+    assert statuses == [401, 401, 405]
+    assert states == {"gpu0": "ready"}

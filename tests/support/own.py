@@ -1,0 +1,52 @@
+"""Configurations whose backends are llama-servers of the gateway's own, and what to see of them."""
+
+from pathlib import Path
+from typing import Any
+
+from gateway.keys import hash_key
+from gateway.packages import Installed
+from gateway.settings import Settings, parse
+from tests.support.answer import Answer, fetch
+from tests.support.fixtures import need_the_wheel
+from tests.support.leaks import child_processes
+from tests.support.processes import command_line
+
+OPERATOR = b"authorization: Bearer sg-operator"
+SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
+
+
+def llama_command(model: Path, *arguments: str, slots: int = 1, before: str = "") -> list[str]:
+    """A real llama-server; `before` is a line of shell that runs first."""
+    need_the_wheel()
+    found = Installed().server({})
+    assert found is not None
+    command = [str(found[0]), "-m", str(model), "-t", "1", "-c", str(16384 * slots), "-np", str(slots)]
+    command += ["--no-webui", "--no-warmup", *arguments]
+    return ["sh", "-c", f'{before}\nexec "$0" "$@"', *command] if before else command
+
+
+def own_backend(name: str, command: list[str], **rest: object) -> dict[str, Any]:
+    """It serves the model of its own name."""
+    return {"name": name, "command": command, "models": [name], "health_interval_s": 0.2, **rest}
+
+
+def own_settings(*backends: dict[str, Any], max_loaded: int = 0, **sections: Any) -> Settings:  # noqa: ANN401
+    """With `max_loaded`, all are of one group."""
+    group = {"group": [{"name": "gpu", "max_loaded": max_loaded}]} if max_loaded else {}
+    entries = [{**backend, **({"group": "gpu"} if max_loaded else {})} for backend in backends]
+    return parse({"server": SERVER, "backend": entries} | group | sections, {})
+
+
+async def order(url: str, name: str, word: str) -> Answer:
+    return await fetch(url, "POST", f"/admin/backends/{name}/{word}", OPERATOR)
+
+
+async def shown(url: str) -> dict[str, Any]:
+    """The states of all backends, as `/ready` shows them."""
+    entries = (await fetch(url, "GET", "/ready")).json["backends"]
+    return {entry["name"]: entry["state"] for entry in entries}
+
+
+def llamas() -> list[int]:
+    """The llama-servers that are children of this process and run."""
+    return [pid for pid in child_processes() if any("--port" in word for word in command_line(pid))]
