@@ -85,9 +85,16 @@ class Contest:
                     settle_s=plan.settle_s,
                     window_s=plan.window_s,
                 )
+                samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
+                samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
+                samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
+                samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
+                samples.add(name, "delivered", paced.tokens / (streams * plan.pace * plan.window_s))
                 took = await load.first_tokens(
                     contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
                 )
+                samples.add(name, "ttft_p50_ms", percentile(took, 50) / 1e6)
+                samples.add(name, "ttft_p95_ms", percentile(took, 95) / 1e6)
             rate = await load.saturated(
                 contestant.target,
                 upstream,
@@ -95,17 +102,9 @@ class Contest:
                 settle_s=plan.settle_s,
                 window_s=plan.saturated_s,
             )
+            samples.add(name, "saturated", rate)
         except (OSError, TimeoutError) as error:
-            samples.fail(name, f"a turn failed: {str(error) or type(error).__name__}")
-            return
-        samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
-        samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
-        samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
-        samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
-        samples.add(name, "delivered", paced.tokens / (streams * plan.pace * plan.window_s))
-        samples.add(name, "ttft_p50_ms", percentile(took, 50) / 1e6)
-        samples.add(name, "ttft_p95_ms", percentile(took, 95) / 1e6)
-        samples.add(name, "saturated", rate)
+            samples.fail(name, f"part of a turn failed: {str(error) or type(error).__name__}")
 
     async def _memory(self, port: int) -> None:
         counts = self._plan.slow_streams
