@@ -12,6 +12,8 @@ from tests.support.leaks import child_processes
 from tests.support.processes import command_line
 
 OPERATOR = b"authorization: Bearer sg-operator"
+OURS = "--no-warmup"
+"""By which these llama-servers are told from those of other tests."""
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 
 
@@ -21,7 +23,7 @@ def llama_command(model: Path, *arguments: str, slots: int = 1, before: str = ""
     found = Installed().server({})
     assert found is not None
     command = [str(found[0]), "-m", str(model), "-t", "1", "-c", str(16384 * slots), "-np", str(slots)]
-    command += ["--no-webui", "--no-warmup", *arguments]
+    command += ["--no-webui", OURS, *arguments]
     return ["sh", "-c", f'{before}\nexec "$0" "$@"', *command] if before else command
 
 
@@ -48,5 +50,5 @@ async def shown(url: str) -> dict[str, Any]:
 
 
 def llamas() -> list[int]:
-    """The llama-servers that are children of this process and run."""
-    return [pid for pid in child_processes() if any("--port" in word for word in command_line(pid))]
+    """Those of `llama_command` that are children of this process and run."""
+    return [pid for pid in child_processes() if OURS in command_line(pid)]
