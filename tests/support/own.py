@@ -12,8 +12,6 @@ from tests.support.leaks import child_processes
 from tests.support.processes import command_line
 
 OPERATOR = b"authorization: Bearer sg-operator"
-OURS = "--no-warmup"
-"""By which these llama-servers are told from those of other tests."""
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 
 
@@ -23,7 +21,7 @@ def llama_command(model: Path, *arguments: str, slots: int = 1, before: str = ""
     found = Installed().server({})
     assert found is not None
     command = [str(found[0]), "-m", str(model), "-t", "1", "-c", str(16384 * slots), "-np", str(slots)]
-    command += ["--no-webui", OURS, *arguments]
+    command += ["--no-webui", "--no-warmup", *arguments]
     return ["sh", "-c", f'{before}\nexec "$0" "$@"', *command] if before else command
 
 
@@ -50,5 +48,12 @@ async def shown(url: str) -> dict[str, Any]:
 
 
 def llamas() -> list[int]:
-    """Those of `llama_command` that are children of this process and run."""
-    return [pid for pid in child_processes() if OURS in command_line(pid)]
+    """The processes behind a gateway's backends that are children of this process and run.
+
+    They are told their port; the llama-servers of fixtures choose one.
+    """
+    return [pid for pid in child_processes() if _port(command_line(pid)) not in ("", "0")]
+
+
+def _port(words: list[str]) -> str:
+    return words[words.index("--port") + 1] if "--port" in words[:-1] else ""
