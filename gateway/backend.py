@@ -206,8 +206,8 @@ class Backend:
             self.pool.total = total
             self.on_change(self)
 
-    async def ask(self, path: str) -> httpx.Response:
-        """GET one of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
+    async def ask(self, path: str, method: str = "GET") -> httpx.Response:
+        """One of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
 
         Asked every few seconds for as long as the gateway runs: the request is built once. The connection is
         not kept, because llama-server closes idle ones: it would be stale as often as not.
@@ -215,7 +215,7 @@ class Backend:
         question = self._questions.get(path)
         if question is None:
             headers = [(b"host", self.base_url.netloc), (b"connection", b"close"), *self._own_key()]
-            question = self._questions[path] = httpx.Request("GET", self._url(path), headers=headers)
+            question = self._questions[path] = httpx.Request(method, self._url(path), headers=headers)
         answer = await self._control.handle_async_request(question)
         try:
             await answer.aread()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from admission import Demand, Lease
 from gateway.affinity import Trail
-from gateway.body import Body
+from gateway.body import Body, with_member
 from gateway.chunks import Identity
 from gateway.context import RequestContext
 from gateway.dialects import Dialect, FrameOptions
@@ -31,6 +31,12 @@ class Generation:
     trail: Trail = field(default_factory=Trail)
     queue_events: bool = False
     """The client wants to be told its place in the queue."""
+
+    def body_for(self, lease: Lease) -> Body:
+        """The body, with the number of the slot that the lease holds, where it has one."""
+        if len(lease.slots) != 1 or not self.demand.numbered:
+            return self.body
+        return with_member(self.body, "id_slot", b"%d" % lease.slots[0])
 
     def meter(self) -> Meter:
         return Meter(parts=self.options.parts)

@@ -282,14 +282,14 @@ class Monitor:
         pool = self.backend.pool
         now = asyncio.get_running_loop().time
         if not self.slots_served:
-            if pool.quarantine.expire(now(), self._quarantine_max_s):
+            if pool.expire(now(), self._quarantine_max_s):
                 self._on_slots()
             return
         probe = pool.probe_sent(now())
         self.probes += 1
         running = await self._running()
         await asyncio.sleep(SETTLE_S)
-        pool.probe_answered(probe, running, now())
+        pool.probe_answered(probe, running, now(), frozenset(number for number, _ in running or ()))
         self._on_slots()
 
     async def _running(self) -> frozenset[tuple[int, str]] | None:

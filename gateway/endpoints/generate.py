@@ -70,7 +70,8 @@ class Generate:
             raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
         affinity = self._fleet.affinity
         trail = Trail()
-        if len(model.backends) > 1:
+        several = len(model.backends) > 1 or any(backend.pool.numbered for backend in model.backends)
+        if several and not tenant.isolated:
             trail = door.body.trail(asked.members, _session(scope, tenant, asked.members))
         upgrade = _upgrade(model.backends, request)
         demand = Demand(
@@ -81,6 +82,9 @@ class Generate:
             priority=priority_of(scope, tenant),
             body_bytes=asked.size,
             warmth=affinity.warmth(trail),
+            warm_slots=affinity.slots(trail) | _asked_slot(asked.members, tenant, model.backends),
+            numbered=door.numbered,
+            isolated=tenant.isolated,
         )
         return Generation(
             context=context,
@@ -113,6 +117,16 @@ def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
         usage=on_demand and not request.include_usage and not states_usage,
         timings=request.stream and request.running_usage and not request.timings_per_token,
     )
+
+
+def _asked_slot(
+    members: Mapping[str, Any], tenant: TenantIdentity, backends: list[Backend]
+) -> dict[str, int]:
+    """The slot that the client asks for, if it may: it gets it where it is free and slots are numbered."""
+    number = members.get("id_slot")
+    if not tenant.allow_id_slot or not isinstance(number, int):
+        return {}
+    return {backend.pool.name: number for backend in backends}
 
 
 def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -> bytes:
