@@ -52,12 +52,13 @@ class Share:
         self.flows: dict[Flow, None] = {}
 
 
-Kind = tuple[Priority, int, bool]
-"""Priority, width, and whether a slot's number can be told: tickets of one kind fit in the same places."""
+Kind = tuple[Priority, int, bool, int]
+"""Priority, width, whether a slot's number can be told, and size in powers of two: where one ticket of a kind
+fits, the others mostly do."""
 
 
 def kind_of(demand: Demand) -> Kind:
-    return demand.priority, demand.width, demand.numbered
+    return demand.priority, demand.width, demand.numbered, demand.tokens.bit_length()
 
 
 @dataclass(slots=True)

@@ -64,6 +64,7 @@ class Lease:
         "slots",
         "started_at",
         "state",
+        "tokens",
         "width",
     )
 
@@ -84,6 +85,8 @@ class Lease:
         """How many slots it holds: what the demand asks for, or more where its pool says so."""
         self.slots: tuple[int, ...] = ()
         """Their numbers, where its pool numbers them."""
+        self.tokens = 0
+        """Its part of the context, where the slots of its pool share one."""
         self.granted_at = clock()
         self.started_at: float | None = None
         self.delivered = False

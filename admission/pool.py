@@ -10,6 +10,10 @@ say which slot is to serve it, and a slot that an isolated request has used is c
 gets it. Everybody has to say it then, or the backend would put somebody into a slot that is promised to
 another. A request that cannot, or that takes several slots, of which only one can be said, gets all.
 
+**A pool whose slots share one context** (llama-server's unified KV cache) has room for so many tokens,
+whatever its slots: when it runs out, llama-server ends everything that runs. So a lease also takes the tokens
+that its demand states, and one that would not fit waits.
+
 This module never awaits and reads no clock. It changes counts; who gets a freed slot is the scheduler's.
 """
 
@@ -58,6 +62,8 @@ class SlotPool:
         """Slots in which an isolated request may have left something."""
         self.on_unclean: Callable[[], None] = _nobody_asks
         """Called when slots have to be cleaned: whoever does it sets it, and calls `cleaned`."""
+        self.context = 0
+        """Tokens that all slots share; 0: each has a context of its own."""
         self.on_trial = False
         """One lease at a time: nobody knows whether the backend works."""
         self.leases: dict[Lease, None] = {}
@@ -110,7 +116,28 @@ class SlotPool:
     def admissible(self) -> int:
         return self.free if self.admitting else 0
 
+    @property
+    def room(self) -> int:
+        """Tokens of a shared context that nobody holds; below zero when it shrank."""
+        held = sum(lease.tokens for lease in self.leases)
+        return self.context - held - sum(slot.tokens for slot in self.quarantine.slots)
+
+    def tokens_of(self, demand: Demand) -> int:
+        """What a lease for it takes of a shared context: never more than there is, for then it runs alone."""
+        if not self.context:
+            return 0
+        share = self.context * demand.width // max(1, self.total) if demand.open_ended else 0
+        return min(max(demand.tokens, share), self.context)
+
+    def has_room(self, demand: Demand) -> bool:
+        """Whether only a slot is missing, if anything is."""
+        return not self.context or self.tokens_of(demand) <= self.room
+
+    def fits(self, demand: Demand) -> bool:
+        return self.width_of(demand) <= self.free and self.has_room(demand)
+
     def take(self, lease: Lease) -> None:
+        lease.tokens = self.tokens_of(lease.demand)
         if self.numbered:
             lease.slots = tuple(sorted(self._free_numbers(lease.demand)[: lease.width]))
         self.leases[lease] = None

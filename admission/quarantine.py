@@ -77,6 +77,8 @@ class QuarantinedSlot:
     """Which slot it is, where that is known."""
     isolated: bool = False
     """Whether nothing of its request may be left in it."""
+    tokens: int = 0
+    """Its part of the context, where slots share one."""
     probed: bool = False
     """Whether a probe has left since the close."""
 
@@ -84,7 +86,8 @@ class QuarantinedSlot:
     def of(cls, lease: Lease, now: float, *, number: int | None, refills: bool) -> QuarantinedSlot:
         parsing_s = UNSTARTED_S + UNSTARTED_S_PER_MIB * lease.demand.body_bytes / _MIB
         visible_from = now if lease.started_at is not None else now + parsing_s
-        return cls(now, visible_from, lease.delivered, refills, number, lease.demand.isolated)
+        tokens = lease.tokens // lease.width
+        return cls(now, visible_from, lease.delivered, refills, number, lease.demand.isolated, tokens)
 
     @property
     def noticed_at_a_write(self) -> bool:

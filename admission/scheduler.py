@@ -6,12 +6,13 @@ gate's order that fits. What holds after every call:
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
 I2  No slot idles while a ticket that may have it waits, but for slots held for a wide ticket.
-I3  Nobody overtakes within a tenant, a model, a priority and a width.
+I3  Nobody overtakes within a tenant, a model and a kind (priority, width, size).
 I4  Every ticket is settled exactly once; every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
-The order is that of `admission.fair`. A wide ticket that comes first and does not fit reserves the gate
-(`admission.reservation`); a ticket for one slot that comes first and does not fit lets nobody pass.
+The order is that of `admission.fair`. A ticket that comes first and needs more than there is, in slots or in
+tokens of a shared context, reserves the gate (`admission.reservation`); one that comes first and only misses
+its one slot lets nobody pass.
 
 A check and the taking of what it found are one step: nothing here awaits. Times come from `clock`.
 """
@@ -353,7 +354,7 @@ class Scheduler:
         ticket = self._first(gate, now)
         if ticket is None:
             return False
-        if gate.pool.width_of(ticket.demand) > gate.pool.free:
+        if not gate.pool.fits(ticket.demand):
             self._refuse(self._lanes[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
         chosen = self._warmest(ticket, gate, now)
@@ -376,7 +377,7 @@ class Scheduler:
             return gate
         warmer.sort(key=lambda other: (-warmth[other.pool.name], -other.pool.free))
         for other in warmer:
-            if other.pool.free >= other.pool.width_of(ticket.demand) and self._first(other, now) is ticket:
+            if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
                 return other
         worth_it = warmth[warmer[0].pool.name] - mine >= _WORTH_A_WAIT_BYTES
         if worth_it and gate.order.waits_alone(ticket) and self._is_patient(ticket, now):
@@ -395,15 +396,15 @@ class Scheduler:
         The gate is reserved for a wide ticket on the way.
         """
         pool, reserved_for = gate.pool, gate.reservation.ticket
-        if reserved_for is not None and pool.width_of(reserved_for.demand) <= pool.admissible:
+        if reserved_for is not None and pool.admitting and pool.fits(reserved_for.demand):
             return reserved_for
         if gate.reservation.holds or not pool.admitting:
             return None
         for ticket in gate.order.heads():
             width, lane = pool.width_of(ticket.demand), self._lanes[ticket.demand.model]
-            if width <= pool.free or lane.too_narrow_for(ticket.demand):
+            if pool.fits(ticket.demand) or lane.too_narrow_for(ticket.demand):
                 return ticket
-            if width == 1:
+            if width == 1 and pool.has_room(ticket.demand):
                 break
             if width <= pool.total and reserved_for is None and not lane.reserved_for(ticket):
                 gate.reservation.begin(ticket, now)

@@ -87,7 +87,7 @@ _SEEN = {
 
 def _tell(monitor: Monitor, process: LlamaProcess) -> None:
     if process.state is State.READY:
-        monitor.process_ready(process.url)
+        monitor.process_ready(process.url, process.kv_unified)
     elif process.state in _SEEN:
         given_up = process.state is State.GIVEN_UP
         failure = process.failure if process.state is not State.STOPPED else None

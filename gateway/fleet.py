@@ -21,6 +21,7 @@ from gateway.history import History
 from gateway.live import LiveAnswers
 from gateway.metrics import Metrics
 from gateway.monitor import Monitor
+from gateway.prompt_sizes import PromptSizes
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant, isolating
 from gateway.slot_cleaner import SlotCleaner
@@ -46,6 +47,7 @@ class Fleet:
         self.live = LiveAnswers()
         self.history = History()
         self.affinity = Affinity()
+        self.prompt_sizes = PromptSizes()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.tenants: tuple[str, ...] = ()
         self.backends: dict[str, Backend] = {}
@@ -120,6 +122,7 @@ class Fleet:
             api_key=entry.api_key(self._environ),
             slots=entry.slots,
             shared=entry.shared,
+            kv_unified=entry.kv_unified,
             connect_timeout_s=settings.timeouts.connect_s,
         )
         monitor.adjust(
@@ -266,6 +269,7 @@ def _backend(
         unix_socket=entry.unix_socket,
         slots=entry.slots,
         shared=entry.shared,
+        kv_unified=entry.kv_unified,
         pool_name=pool_name,
         connect_timeout_s=connect_timeout_s,
         start_timeout_s=entry.start_timeout_s,

@@ -12,6 +12,7 @@ from gateway.context import RequestContext
 from gateway.dialects import Dialect, FrameOptions
 from gateway.doors import Door
 from gateway.metering import Meter
+from gateway.prompt_sizes import PromptSizes
 
 __all__ = ["Generation"]
 
@@ -29,6 +30,8 @@ class Generation:
     supersedes: bytes = b""
     """The client's key under which the latest request wins; empty: none."""
     trail: Trail = field(default_factory=Trail)
+    sizes: PromptSizes = field(default_factory=PromptSizes)
+    """Learns from this request how long its model's prompts are."""
     queue_events: bool = False
     """The client wants to be told its place in the queue."""
 
@@ -53,3 +56,4 @@ class Generation:
         context.partial = not meter.exact
         if meter.exact and lease is not None:
             lease.settle_cost(meter.prompt_tokens + meter.completed)
+            self.sizes.note(self.demand.model, self.demand.body_bytes, meter.prompt_tokens)

@@ -19,6 +19,7 @@ from admission import Demand
 from gateway.admit import priority_of
 from gateway.affinity import Trail
 from gateway.backend import Backend
+from gateway.catalogue import Model
 from gateway.chunks import Identity
 from gateway.context import RequestContext, TenantIdentity, context_of
 from gateway.dialects import FrameOptions, KeepAlive
@@ -74,6 +75,7 @@ class Generate:
         if several and not tenant.isolated:
             trail = door.body.trail(asked.members, _session(scope, tenant, asked.members))
         upgrade = _upgrade(model.backends, request)
+        tokens, open_ended = self._tokens(model, asked, tenant)
         demand = Demand(
             tenant=tenant.name,
             model=model.name,
@@ -83,6 +85,8 @@ class Generate:
             body_bytes=asked.size,
             warmth=affinity.warmth(trail),
             warm_slots=affinity.slots(trail) | _asked_slot(asked.members, tenant, model.backends),
+            tokens=tokens,
+            open_ended=open_ended,
             numbered=door.numbered,
             isolated=tenant.isolated,
         )
@@ -105,9 +109,17 @@ class Generate:
                 parts=request.parts,
             ),
             trail=trail,
+            sizes=self._fleet.prompt_sizes,
             queue_events=dict(scope["headers"]).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
+
+    def _tokens(self, model: Model, asked: Asked, tenant: TenantIdentity) -> tuple[int, bool]:
+        """Of a shared context, for prompt and answer, and whether that is a guess; 0 where none is shared."""
+        if not any(backend.pool.context for backend in model.backends):
+            return 0, False
+        answer, open_ended = asked.request.answer_tokens(tenant)
+        return self._fleet.prompt_sizes.estimate(model.name, asked.size) + answer, open_ended
 
 
 def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
