@@ -19,6 +19,7 @@ THIRD_PARTIES = {
     "httptools": {"gateway.protocol", "gateway.request_head", "gateway.upstream.connection"},
     "httpx": {
         "gateway.backend",
+        "gateway.cassette.recorder",
         "gateway.fetching",
         "gateway.llama_probe",
         "gateway.monitor",
@@ -37,7 +38,7 @@ THIRD_PARTIES = {
         "gateway.protocol",
         "gateway.server",
     },
-    "uvloop": {"gateway.serve"},
+    "uvloop": {"gateway.cassette.listening", "gateway.serve"},
 }
 """Clients and frameworks, each with the few modules that know them."""
 WHOLE_PACKAGES = ("gateway.settings",)
