@@ -24,11 +24,13 @@ THIRD_PARTIES = {
         "gateway.llama_probe",
         "gateway.monitor",
         "gateway.relay",
+        "gateway.top.feed",
         "gateway.upstream.transport",
     },
     "psycopg": {"gateway.usage.postgres"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
+    "rich": {"gateway.top.screen", "gateway.top.watching"},
     "python_multipart": {"gateway.multipart"},
     "pydantic_core": {"gateway.settings"},
     "uvicorn": {

@@ -40,6 +40,7 @@ async def test_what_a_real_llama_server_said_is_played_byte_for_byte(
         live = [await posted(url, CHAT, json) for json in requests]
         live.append(await posted(url, "/v1/messages", chat(**SURE)))
     assert [one.status for one in live] == [200, 200, 200, 400, 200]
+    assert [one.closed for one in live] == [True, False, True, True, True]  # behind streams, and errors
     for _ in range(2):
         async with playing(tmp_path) as url:
             again = [await posted(url, CHAT, json) for json in requests]
@@ -242,7 +243,7 @@ async def test_no_key_is_kept_wherever_it_stood(tmp_path: Path) -> None:
     key, other = "sk-CANARY0123456789abcdefghij", "plain-canary-of-no-known-shape"
     echo = answer(401, f'{{"error":"bad key {key}, {other}"}}'.encode(), f"X-Echo: {other}".encode())
     echo = echo.replace(
-        b"HTTP/1.1 401 Status\r\n", f"HTTP/1.1 401 Status\r\nSet-Cookie: s={key}\r\n".encode()
+        b"HTTP/1.1 401 Status\r\n", b"HTTP/1.1 401 Status\r\nSet-Cookie: s=plain-canary-of-the-upstream\r\n"
     )
     gate = Gate()
     at = echo.index(key.encode()) + len(key) // 2
@@ -267,7 +268,9 @@ async def test_no_key_is_kept_wherever_it_stood(tmp_path: Path) -> None:
             missed = await posted(url, CHAT, chat("something else"))
     assert (again.status, len(again.body)) == (401, len(echo.rpartition(b"\r\n\r\n")[2]))
     files = b"".join(files_of(tmp_path).values())
-    for text in (files, log.text.encode(), missed.body):
+    [kept] = recordings(tmp_path)
+    assert len(kept.response.reads) == 2
+    for text in (files, kept.response.body, log.text.encode(), missed.body):
         assert b"CANARY" not in text
         assert b"plain-canary" not in text
 

@@ -94,6 +94,17 @@ def test_keys_leave_no_trace_and_make_no_difference() -> None:
     assert one.key == two.key
 
 
+def test_what_is_called_a_key_is_left_out_however_short_it_is() -> None:
+    asked = request_of(
+        {"deep": [{"api_key": "abc", "Client-Secret": "def"}], "max_tokens": 7}, query="token=ghi&a=1"
+    )
+    assert asked.content["json"] == {
+        "deep": [{"Client-Secret": "[removed]", "api_key": "[removed]"}],
+        "max_tokens": 7,
+    }
+    assert asked.query == (("a", "1"), ("token", "[removed]"))
+
+
 def test_a_schema_that_describes_a_password_is_kept() -> None:
     tool = {"parameters": {"properties": {"password": {"type": "string"}}}}
     assert request_of(CHAT | {"tools": [tool]}).content["json"]["tools"] == [tool]
