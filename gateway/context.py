@@ -81,6 +81,8 @@ class RequestContext:
     ended_at: float | None = None
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
+    traceparent: bytes = b""
+    """What the backend is told of the trace that this request is part of; empty without traces of our own."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """What the response says beyond its endpoint's own headers."""
 

@@ -23,6 +23,7 @@ from gateway.metrics import Metrics
 from gateway.monitor import Monitor
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant
+from gateway.tracing import Trace
 from gateway.usage import Usage
 
 __all__ = ["Fleet"]
@@ -59,6 +60,8 @@ class Fleet:
         """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
+        self.trace: Trace | None = None
+        """Told of every request, where traces are wanted; set before the application is built."""
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.usage = usage or Usage()
         self.apply(settings)

@@ -27,6 +27,7 @@ THIRD_PARTIES = {
         "gateway.top.feed",
         "gateway.upstream.transport",
     },
+    "opentelemetry": {"gateway.otel"},
     "psycopg": {"gateway.usage.postgres"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
