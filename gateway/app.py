@@ -133,7 +133,7 @@ def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     layers: list[Layer] = [RequestId]
     if (trace := fleet.trace) is not None:
         layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
-    layers.append(lambda app: AccessLog(app, fleet.ended))
+    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.line_budget))
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)

@@ -18,6 +18,7 @@ from gateway.catalogue import Catalogue
 from gateway.context import RequestContext
 from gateway.errors import CapacityError, GatewayError
 from gateway.history import History
+from gateway.line_budget import LineBudget
 from gateway.live import LiveAnswers
 from gateway.metrics import Metrics
 from gateway.monitor import Monitor
@@ -45,6 +46,7 @@ class Fleet:
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.live = LiveAnswers()
         self.history = History()
+        self.line_budget = LineBudget()
         self.affinity = Affinity()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.tenants: tuple[str, ...] = ()
@@ -180,6 +182,7 @@ class Fleet:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
+        self.line_budget.flush()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]

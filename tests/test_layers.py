@@ -9,7 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("gateway", "middleware", "admission")
-LEAVES = ("gateway.context", "gateway.error_shapes", "gateway.errors", "gateway.replies")
+LEAVES = (
+    "gateway.context",
+    "gateway.error_shapes",
+    "gateway.errors",
+    "gateway.line_budget",
+    "gateway.replies",
+)
 """What middleware may know of the gateway."""
 COMPOSERS = ("gateway.app", "gateway.serve", "gateway.cli")
 """Who may know the middleware."""

@@ -301,6 +301,8 @@ async def test_a_collector_gets_every_span_before_the_process_ends(
             answered = await ask(served.url, SAMPLED, b"x-request-id: r-9")
             assert answered.body.endswith(DONE)
             assert await served.stop() == 0
+            await served.says('"tracing"')
+            assert "canary" not in served.log.read_text()
         found = {span.name: span for span in spans_at(collector)}
         assert collector.requests[0].head.get(b"x-team") == b"a"
     assert sorted(found) == [f"POST {CHAT}", "queue", "stream", "upstream"]
