@@ -91,6 +91,25 @@ def run(
 
 
 @main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
+@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with the operator key.")
+@click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
+def top(*, url: str, key_file: Path | None, once: bool) -> None:
+    """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
+    from gateway.top.operator_key import NoKeyError, operator_key
+    from gateway.top.watching import watch
+
+    def ask() -> str:
+        return str(click.prompt("Operator key", hide_input=True, err=True))
+
+    try:
+        key = operator_key(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
+    except NoKeyError as missing:
+        raise click.UsageError(str(missing)) from missing
+    sys.exit(watch(url, key, once=once))
+
+
+@main.command()
 @click.option("--upstream", required=True, metavar="URL", help="The server to record: http://host:port.")
 @click.option("--to", "folder", required=True, type=FOLDER, metavar="FOLDER", help="Where recordings go.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -145,27 +164,6 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
         click.echo(str(wrong), err=True)
         sys.exit(USAGE_ERROR)
     click.echo(forms[form](question, totals), nl=False)
-
-
-@main.command()
-@click.option(
-    "--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway, also elsewhere."
-)
-@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with the operator key.")
-@click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
-def top(*, url: str, key_file: Path | None, once: bool) -> None:
-    """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
-    from gateway.top.operator_key import NoKeyError, operator_key
-    from gateway.top.watching import watch
-
-    def ask() -> str:
-        return str(click.prompt("Operator key", hide_input=True, err=True))
-
-    try:
-        key = operator_key(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
-    except NoKeyError as missing:
-        raise click.UsageError(str(missing)) from missing
-    sys.exit(watch(url, key, once=once))
 
 
 @main.group()

@@ -294,9 +294,10 @@ async def test_a_collector_gets_every_span_before_the_process_ends(
     """The library would wait a minute: SIGTERM sends what is left."""
     collector = ScriptedUpstream(lambda _: [Write(answer(200, b"", content_type=b"application/x-protobuf"))])
     async with collector, ScriptedUpstream(scripts={CHAT: PAUSED}) as fu:
-        environment(
-            monkeypatch, collector, OTEL_BSP_SCHEDULE_DELAY="60000", OTEL_EXPORTER_OTLP_HEADERS="x-team=a"
-        )
+        environment(monkeypatch, collector, OTEL_BSP_SCHEDULE_DELAY="60000")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=a")
+        with_password = collector.url.replace("http://", "http://user:canary@")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", with_password)
         async with served_gateway(tmp_path, backend_table(fu.url)) as served:
             answered = await ask(served.url, SAMPLED, b"x-request-id: r-9")
             assert answered.body.endswith(DONE)
