@@ -49,6 +49,7 @@ _OPERATIONS = {
 }
 """`gen_ai.operation.name`, from the semantic conventions for generative AI."""
 log = structlog.stdlib.get_logger(__name__)
+Clock = Callable[[float], int]
 
 
 class Tracing:
@@ -74,12 +75,23 @@ class Tracing:
 
     def begin(self, scope: Scope, context: RequestContext) -> Callable[[], None]:
         """A request begins. What is returned is to be called when it has ended. Neither raises."""
+        clock = _wall_clock()
         try:
-            span, upstream_id = self._begun(scope, context)
+            span, upstream_id = self._begun(scope, context, clock)
         except Exception as error:
             log.warning("request not traced", error=repr(error))
             return _nothing
-        return lambda: self._end(span, upstream_id, scope["method"], context)
+
+        def end() -> None:
+            try:
+                if span.is_recording():
+                    self._complete(
+                        span, upstream_id, f"{scope['method']} {context.path}".strip(), context, clock
+                    )
+            except Exception as error:
+                log.warning("request not traced", id=context.id, error=repr(error))
+
+        return end
 
     async def flush(self) -> None:
         """Send what is left and stop, within `FLUSH_S`: in a thread that nobody waits for longer."""
@@ -100,7 +112,7 @@ class Tracing:
         except TimeoutError:
             log.warning("traces lost: the collector did not take them in time")
 
-    def _begun(self, scope: Scope, context: RequestContext) -> tuple[Span, int]:
+    def _begun(self, scope: Scope, context: RequestContext, clock: Clock) -> tuple[Span, int]:
         names = (b"traceparent", b"tracestate")
         carrier = {
             name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in names
@@ -111,6 +123,7 @@ class Tracing:
             context=parent,
             kind=SpanKind.SERVER,
             attributes={"http.request.method": scope["method"]},
+            start_time=clock(context.began_at),
         )
         ours = span.get_span_context()
         upstream_id = self._ids.generate_span_id()
@@ -118,19 +131,12 @@ class Tracing:
         context.traceparent = b"00-%032x-%016x-%02x" % (ours.trace_id, upstream_id, flags)
         return span, upstream_id
 
-    def _end(self, span: Span, upstream_id: int, method: str, context: RequestContext) -> None:
-        try:
-            if span.is_recording():
-                self._complete(span, upstream_id, method, context)
-        except Exception as error:
-            log.warning("request not traced", id=context.id, error=repr(error))
-
-    def _complete(self, span: Span, upstream_id: int, method: str, context: RequestContext) -> None:
-        clock = _wall_clock()
+    def _complete(
+        self, span: Span, upstream_id: int, name: str, context: RequestContext, clock: Clock
+    ) -> None:
         ended = context.ended_at or asyncio.get_running_loop().time()
         first = context.first_output_at
-        if context.path:
-            span.update_name(f"{method} {context.path}")
+        span.update_name(name)
         span.set_attributes(_attributes(context))
         if (context.final_status or 500) >= 500 or (context.status == 200 and context.code is not None):
             span.set_status(Status(StatusCode.ERROR))
@@ -179,8 +185,9 @@ def _attributes(context: RequestContext) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _wall_clock() -> Callable[[float], int]:
-    """From seconds of the loop's clock to nanoseconds since 1970."""
+def _wall_clock() -> Clock:
+    """From seconds of the loop's clock to nanoseconds since 1970. One for all times of a request: they keep
+    their order, although the loop's clock is coarse and the other one is set now and then."""
     now, wall = asyncio.get_running_loop().time(), time.time_ns()
     return lambda seconds: wall - round((now - seconds) * 1e9)
 

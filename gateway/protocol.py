@@ -261,8 +261,9 @@ class Protocol(HttpToolsProtocol):
     def _hang_up(self) -> None:
         """Close once all that was sent is on its way, although the response may have no end: a stand-in for a
         server that died does that. uvicorn would log it as a fault of the application."""
-        self._client_gone()
-        self._close()
+        if not self._is_leaving():
+            self._client_gone()
+            self._close()
 
     def _head_late(self) -> None:
         message = f"the request's headers were not complete within {self._limits.header_timeout_s:g} s"

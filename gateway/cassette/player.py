@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.body import read_body
 from gateway.cassette.cassette import Cassette
 from gateway.cassette.difference import Difference, nearest
-from gateway.cassette.exchange import Ending, Exchange
+from gateway.cassette.exchange import Ending, Exchange, RecordedResponse
 from gateway.cassette.hanging_up import hang_up
 from gateway.cassette.request import RecordedRequest, as_recorded
 from gateway.disconnect import until_client_gone
@@ -98,7 +98,9 @@ class Player:
         if exchange is not None:
             self.played.append(exchange.name)
             with until_client_gone(receive):
-                await self._play(exchange, began_at, scope, send)
+                await self._play(exchange.response, began_at, send)
+            if exchange.response.closes or exchange.response.ending is not Ending.COMPLETE:
+                hang_up(scope)
         elif request == RecordedRequest("GET", "/health"):
             await send_json(
                 send, 200, {"status": "ok"}
@@ -114,8 +116,7 @@ class Player:
         self._asked[request.key] = asked + 1
         return recordings[min(asked, len(recordings) - 1)]
 
-    async def _play(self, exchange: Exchange, began_at: float, scope: Scope, send: Send) -> None:
-        response = exchange.response
+    async def _play(self, response: RecordedResponse, began_at: float, send: Send) -> None:
         await self._until(began_at, response.head_ms)
         if response.status is not None:
             headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
@@ -126,8 +127,6 @@ class Player:
             await self._until(began_at, response.end_ms)
             if response.ending is Ending.COMPLETE:
                 await send({"type": "http.response.body", "body": b""})
-        if response.closes or response.ending is not Ending.COMPLETE:
-            hang_up(scope)
 
     async def _until(self, began_at: float, ms: float) -> None:
         if self._speed != AT_ONCE:

@@ -38,7 +38,7 @@ __all__ = ["Recorder", "UpstreamFault"]
 CONNECT_S = 5.0
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
 BODY_S = 600.0
-CLOSED_WITHIN_S = 0.1
+CLOSED_WITHIN_S = 0.5
 """An upstream that closes behind a stream, as llama-server does, does so in this time."""
 STATUS_PATHS = ("/health", "/props", "/v1/models", "/slots")
 """Asked once, at the start; whoever asks later is answered by the upstream, and nothing is kept of it."""
@@ -113,29 +113,27 @@ class Recorder:
         asked, redaction = as_recorded(scope["method"], path, query, scope["headers"], body)
         is_status = scope["method"] == "GET" and path in STATUS_PATHS
         place = None if is_status else self._shelf.place(asked)
-        take = Take(asyncio.get_running_loop())
-        with until_client_gone(receive):
-            await self._passed_on(self._request(scope, body), take, scope, send)
-        if place is not None and take.has_something:
-            await self._keep(place, take, asked, redaction)
-
-    async def _passed_on(self, request: httpx.Request, take: Take, scope: Scope, send: Send) -> None:
-        """All that the upstream says, as it comes; nothing is left of it when this returns or raises."""
+        take = Take()
         try:
-            exchange = await self._transport.open(request, take)
-        except httpx.TransportError as error:
-            message = f"{self._url} cannot be reached: {error}"
-            raise UpstreamError("upstream_unreachable", message) from error
-        take.asked(exchange.pause, exchange.resume)
-        try:
-            await take.relay(send)
-            if take.is_stream and not take.closes:
-                await asyncio.wait([exchange.closed], timeout=CLOSED_WITHIN_S)
-                take.closes = exchange.closed.done()
+            with until_client_gone(receive):
+                await self._send(self._request(scope, body), take)
+                await take.relay(send)
+            await take.see_close(
+                CLOSED_WITHIN_S
+            )  # outside: a server says "gone" behind a whole response, too
             if take.closes:
                 hang_up(scope)
         finally:
-            exchange.close()
+            take.close()
+        if place is not None and take.has_something:
+            await self._keep(place, take, asked, redaction)
+
+    async def _send(self, request: httpx.Request, take: Take) -> None:
+        try:
+            take.asked(await self._transport.open(request, take))
+        except httpx.TransportError as error:
+            message = f"{self._url} cannot be reached: {error}"
+            raise UpstreamError("upstream_unreachable", message) from error
 
     async def _keep(self, place: Place, take: Take, asked: RecordedRequest, redaction: Redaction) -> None:
         if take.too_long:
@@ -170,7 +168,7 @@ class Recorder:
         """Wait until it is ready, then keep what it says of itself; what it does not serve is left out."""
         await self._until_ready()
         for path in STATUS_PATHS:
-            take = Take(asyncio.get_running_loop())
+            take = Take()
             await self._asked(path, take)
             if take.status == 200:
                 request = RecordedRequest("GET", path)
@@ -181,7 +179,7 @@ class Recorder:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_within_s
         while True:
-            take = Take(loop)
+            take = Take()
             try:
                 await self._asked("/health", take)
                 said = f"{self._url} is not ready: /health answered {take.status}"
@@ -195,11 +193,10 @@ class Recorder:
 
     async def _asked(self, path: str, take: Take) -> None:
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": []}
-        exchange = await self._transport.open(self._request(scope, b""), take)
-        take.asked(exchange.pause, exchange.resume)
+        take.asked(await self._transport.open(self._request(scope, b""), take))
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
                     await take.over.wait()
         finally:
-            exchange.close()
+            take.close()

@@ -7,6 +7,7 @@ bounded by stopping the upstream.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -16,6 +17,7 @@ from gateway.cassette.exchange import Ending, Exchange, Read, RecordedResponse
 from gateway.cassette.redaction import Redaction, is_secret_header
 from gateway.cassette.request import RecordedRequest
 from gateway.upstream import End
+from gateway.upstream import Exchange as UpstreamExchange
 
 __all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "Take"]
 
@@ -41,13 +43,12 @@ Headers = list[tuple[bytes, bytes]]
 class Take:
     """The sink of one response: keeps what comes with its times, and hands it on to the client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         self.status: int | None = None
         self.ending = Ending.ABANDONED
         self.closes = False
         self.over = asyncio.Event()
-        self._loop = loop
-        self._began_at = loop.time()
+        self._began_at = time.monotonic()
         self._head_ms = 0.0
         self._end_ms: float | None = None
         self._headers: Headers = []
@@ -58,14 +59,10 @@ class Take:
         self._unsent: deque[bytes] = deque()
         self._behind = 0
         self._news = asyncio.Event()
-        self._pause = self._resume = _nothing
+        self._upstream: UpstreamExchange | None = None
 
     def __repr__(self) -> str:
         return f"<Take {self.status}, {len(self._reads)} reads, {self.ending.value}>"
-
-    @property
-    def is_stream(self) -> bool:
-        return any(name == b"content-type" and b"event-stream" in value for name, value in self._headers)
 
     @property
     def has_something(self) -> bool:
@@ -78,10 +75,22 @@ class Take:
 
     # -- from the upstream
 
-    def asked(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """The request has been sent: times count from now. What stops and resumes reading is known."""
-        self._began_at = self._loop.time()
-        self._pause, self._resume = pause, resume
+    def asked(self, exchange: UpstreamExchange) -> None:
+        """The request has been sent on this connection: times count from now."""
+        self._began_at = time.monotonic()
+        self._upstream = exchange
+
+    def close(self) -> None:
+        """Close the connection to the upstream, whatever it still has to say."""
+        if self._upstream is not None:
+            self._upstream.close()
+
+    async def see_close(self, within: float) -> None:
+        """Wait for a moment whether the upstream closes the connection behind a whole stream."""
+        stream = any(name == b"content-type" and b"event-stream" in value for name, value in self._headers)
+        if stream and self.ending is Ending.COMPLETE and self._upstream is not None and not self.closes:
+            await asyncio.wait([self._upstream.closed], timeout=within)
+            self.closes = self._upstream.closed.done()
 
     def head(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -102,8 +111,8 @@ class Take:
                 self._reads.append(Read(self._ms(), data))
             self._unsent.append(data)
             self._behind += len(data)
-            if self._behind > MAX_BEHIND_BYTES:
-                self._pause()
+            if self._behind > MAX_BEHIND_BYTES and self._upstream is not None:
+                self._upstream.pause()
         self._news.set()
 
     def ended(self, end: End) -> None:
@@ -134,8 +143,8 @@ class Take:
             piece = self._unsent.popleft()
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             self._behind -= len(piece)
-            if self._behind <= MAX_BEHIND_BYTES // 2:
-                self._resume()
+            if self._behind <= MAX_BEHIND_BYTES // 2 and self._upstream is not None:
+                self._upstream.resume()
         if self.ending is Ending.COMPLETE:
             await send({"type": "http.response.body", "body": b""})
 
@@ -161,7 +170,8 @@ class Take:
         return Exchange(request, response)
 
     def _ms(self) -> float:
-        return round((self._loop.time() - self._began_at) * 1000, 1)
+        """By a finer clock than the loop's, which counts whole milliseconds."""
+        return round((time.monotonic() - self._began_at) * 1000, 1)
 
 
 def _kept_headers(headers: Headers, redaction: Redaction) -> Iterable[tuple[str, str]]:
@@ -174,7 +184,3 @@ def _kept_headers(headers: Headers, redaction: Redaction) -> Iterable[tuple[str,
 
 def _says_close(header: tuple[bytes, bytes]) -> bool:
     return header[0] == b"connection" and header[1].lower() == b"close"
-
-
-def _nothing() -> None:
-    """Before there is a connection to be paused."""

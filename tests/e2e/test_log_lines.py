@@ -137,6 +137,13 @@ async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> Non
     assert left_out == {"client_gone": flood + 1 - MOST}
 
 
+async def test_what_ends_well_always_has_its_line() -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url)) as gateway:
+        for _ in range(MOST + 20):
+            await fetch(gateway.url, "GET", "/v1/models")
+    assert len(lines(gateway)) == MOST + 20
+
+
 async def test_a_flood_of_nonsense_is_some_lines_and_a_number() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url)) as gateway:
         for _ in range(MOST + 20):

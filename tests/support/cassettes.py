@@ -44,7 +44,7 @@ async def seen(url: str, request: bytes) -> Seen:
         body = await client.body()
         clean = client.clean_end is True
         try:
-            closed = not clean or await client.eof(0.3)
+            closed = not clean or await client.eof(0.5)
         except TimeoutError:
             closed = False
         return Seen(head, body, clean, closed)

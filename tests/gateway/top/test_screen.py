@@ -38,6 +38,7 @@ def test_a_wide_page_shows_slots_queue_figures_and_requests() -> None:
 def test_no_line_is_wider_than_the_page(width: int, signs: Signs) -> None:
     lines = printed(shown(), width, note="connection lost: " + "x" * 300, signs=signs).split("\n")
     assert max(map(len, lines)) <= width
+    assert len(lines) == len(printed(shown(), 200, note="x").split("\n"))  # and none is cut in two
 
 
 def test_sixty_columns_keep_what_matters() -> None:
