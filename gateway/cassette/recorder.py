@@ -62,10 +62,7 @@ class Recorder:
     def __init__(
         self, upstream: str, folder: Path, *, api_key: str | None = None, ready_within_s: float = 60.0
     ) -> None:
-        url = httpx.URL(upstream.rstrip("/"))
-        if url.scheme not in ("http", "https") or not url.host:
-            raise UpstreamFault(f"{upstream} is no URL of a server (http://host:port)")
-        self._url = url
+        url = self._url = _server_url(upstream)
         self._key = api_key
         self._ready_within_s = ready_within_s
         self._shelf = Shelf(folder)
@@ -118,9 +115,8 @@ class Recorder:
             with until_client_gone(receive):
                 await self._send(self._request(scope, body), take)
                 await take.relay(send)
-            await take.see_close(
-                CLOSED_WITHIN_S
-            )  # outside: a server says "gone" behind a whole response, too
+            # Out here, because behind a whole response a server says that its client is gone.
+            await take.see_close(CLOSED_WITHIN_S)
             if take.closes:
                 hang_up(scope)
         finally:
@@ -200,3 +196,14 @@ class Recorder:
                     await take.over.wait()
         finally:
             take.close()
+
+
+def _server_url(text: str) -> httpx.URL:
+    """Without a name and password, which would be shown in errors; a key goes in a header."""
+    try:
+        url = httpx.URL(text.rstrip("/"))
+    except httpx.InvalidURL as error:
+        raise UpstreamFault(f"{text} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UpstreamFault(f"{text} is no URL of a server (http://host:port)")
+    return url.copy_with(userinfo=b"")

@@ -29,7 +29,10 @@ def operator_key(
     `ask` is None where nobody can be asked. Raises `NoKeyError`.
     """
     if key_file is not None:
-        return _checked(key_file.read_text(errors="replace"), f"the file {key_file}")
+        try:
+            return _checked(key_file.read_text(errors="replace"), f"the file {key_file}")
+        except OSError as error:
+            raise NoKeyError(f"the file {key_file} cannot be read: {error.strerror}") from error
     if environ.get(VARIABLE):
         return _checked(environ[VARIABLE], f"the variable {VARIABLE}")
     kept = _of_run(url, environ)
