@@ -60,7 +60,7 @@ def replay(folder: Path, host: str, port: int, speed: float) -> int:
         cassette = Cassette.load(folder)
         player = Player(cassette, speed=speed)
         await _until_stopped(player, host, port, f"plays {len(cassette)} recordings of {folder}")
-        log.info("stopped", played=len(player.played), misses=len(player.misses))
+        log.info("stopped", played=player.played.total(), misses=len(player.misses))
 
     return _exit_code(run())
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import structlog
@@ -68,12 +69,12 @@ class Player:
         self._cassette = cassette
         self._speed = speed
         self._asked: dict[str, int] = {}
-        self.played: list[str] = []
-        """The files that were played, in the order of asking; those of the status paths too."""
+        self.played: Counter[str] = Counter()
+        """How often each file was played, but for those about the upstream's status."""
         self.misses: list[Miss] = []
 
     def __repr__(self) -> str:
-        return f"<Player of {self._cassette!r}, {len(self.played)} played, {len(self.misses)} misses>"
+        return f"<Player of {self._cassette!r}, {self.played.total()} played, {len(self.misses)} misses>"
 
     def rewind(self) -> None:
         """Every request is answered by its first recording again."""
@@ -96,7 +97,7 @@ class Player:
         request, _ = as_recorded(scope["method"], path, query, scope["headers"], body)
         exchange = self._next(request)
         if exchange is not None:
-            self.played.append(exchange.name)
+            self.played.update([] if request.is_status else [exchange.name])
             with until_client_gone(receive):
                 await self._play(exchange.response, began_at, send)
             if exchange.response.closes or exchange.response.ending is not Ending.COMPLETE:
@@ -106,7 +107,7 @@ class Player:
                 send, 200, {"status": "ok"}
             )  # an upstream without one, before a gateway that asks
         else:
-            raise self._missed(request)
+            raise _not_served(request) if request.is_status else self._missed(request)
 
     def _next(self, request: RecordedRequest) -> Exchange | None:
         recordings = self._cassette.of(request)
@@ -143,6 +144,11 @@ class Player:
             "not recorded", method=request.method, path=request.path, nearest=miss.nearest, differs=where
         )
         return ClientError("not_recorded", str(miss), status=404)
+
+
+def _not_served(request: RecordedRequest) -> ClientError:
+    """The upstream did not tell this of itself; a gateway asks again and again."""
+    return ClientError("not_recorded", f"the upstream did not serve {request.path}", status=404)
 
 
 def speed_of(word: str) -> float:

@@ -24,7 +24,7 @@ from gateway.body import read_body
 from gateway.cassette.cassette import CassetteError, Place, Shelf
 from gateway.cassette.hanging_up import hang_up
 from gateway.cassette.redaction import Redaction
-from gateway.cassette.request import RecordedRequest, as_recorded
+from gateway.cassette.request import STATUS_PATHS, RecordedRequest, as_recorded
 from gateway.cassette.take import HOP_BY_HOP, MAX_KEPT_BYTES, Take
 from gateway.disconnect import until_client_gone
 from gateway.error_shapes import shape_for
@@ -40,8 +40,6 @@ MAX_REQUEST_BYTES = 256 * 1024 * 1024
 BODY_S = 600.0
 CLOSED_WITHIN_S = 0.5
 """An upstream that closes behind a stream, as llama-server does, does so in this time."""
-STATUS_PATHS = ("/health", "/props", "/v1/models", "/slots")
-"""Asked once, at the start; whoever asks later is answered by the upstream, and nothing is kept of it."""
 _ASKED_ANEW = HOP_BY_HOP | {b"content-length", b"accept-encoding", b"expect"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 log = structlog.stdlib.get_logger(__name__)
@@ -108,8 +106,7 @@ class Recorder:
         body = await read_body(scope, receive, max_bytes=MAX_REQUEST_BYTES, timeout_s=BODY_S)
         path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
         asked, redaction = as_recorded(scope["method"], path, query, scope["headers"], body)
-        is_status = scope["method"] == "GET" and path in STATUS_PATHS
-        place = None if is_status else self._shelf.place(asked)
+        place = None if asked.is_status else self._shelf.place(asked)
         take = Take()
         try:
             with until_client_gone(receive):
@@ -161,7 +158,10 @@ class Recorder:
     # -- the status of the upstream, at the start
 
     async def _ask_status(self) -> None:
-        """Wait until it is ready, then keep what it says of itself; what it does not serve is left out."""
+        """Wait until it is ready, then keep what it says of itself; what it does not serve is left out.
+
+        Whoever asks later is answered by the upstream, and nothing is kept of it.
+        """
         await self._until_ready()
         for path in STATUS_PATHS:
             take = Take()

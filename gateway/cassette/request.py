@@ -22,7 +22,7 @@ from gateway.cassette.redaction import Redaction, secrets_in
 from gateway.errors import ClientError
 from gateway.multipart import boundary_of
 
-__all__ = ["VOLATILE", "RecordedRequest", "as_recorded", "canonical"]
+__all__ = ["STATUS_PATHS", "VOLATILE", "RecordedRequest", "as_recorded", "canonical"]
 
 VOLATILE = frozenset(
     {
@@ -41,6 +41,8 @@ VOLATILE = frozenset(
 """Members of a JSON body, and fields of a form, that say who asks and not what."""
 MAX_TEXT_BYTES = 65536
 """A longer field of a form, or body that is no JSON, is kept as its hash."""
+STATUS_PATHS = ("/health", "/props", "/v1/models", "/slots")
+"""Where gateways ask every other second how an upstream is."""
 _parameter = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE).findall
 
 
@@ -55,6 +57,11 @@ class RecordedRequest:
     @property
     def target(self) -> str:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+    @property
+    def is_status(self) -> bool:
+        """Whether it asks how the upstream is: recorded once at the start, and never missed."""
+        return self.method == "GET" and self.path in STATUS_PATHS
 
     @property
     def key(self) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.cassette import AT_ONCE, Cassette, Ending, Recorder, UpstreamFault, listening
+from gateway.cassette import AT_ONCE, Cassette, Ending, Player, Recorder, UpstreamFault, listening
+from gateway.cassette.request import STATUS_PATHS
 from tests.support.cassettes import Seen, playing, posted, recording, recordings, seen
-from tests.support.client import RawClient, request_bytes
-from tests.support.gateway import CHAT, chat, running_gateway, settings_for
+from tests.support.client import RawClient, read_stream, request_bytes
+from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama import RealLlama
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, STOP, H, T, answer, chunked, error_body
@@ -233,9 +234,15 @@ async def test_an_upstream_without_llama_servers_status_can_be_recorded_and_play
     scripts: dict[str, Any] = dict.fromkeys(("/health", "/props", "/slots", "/v1/models"), missing)
     async with ScriptedUpstream(scripts={CHAT: WHOLE, **scripts}) as fu, recording(fu.url, tmp_path) as url:
         live = await posted(url, CHAT, chat())
-    async with playing(tmp_path) as url:
-        assert (await seen(url, request_bytes("GET", "/health"))).status == 200
+    player = Player(Cassette.load(tmp_path))
+    async with listening(player) as url:
+        statuses = [(await seen(url, request_bytes("GET", path))).status for path in STATUS_PATHS]
         assert (await posted(url, CHAT, chat())).body == live.body
+        backend = {"name": "gpu0", "url": url, "models": ["m"], "slots": 2}
+        async with running_gateway(settings_for(backend=[backend])) as gateway:
+            assert text_of(await read_stream(gateway.url, CHAT, chat())) == "a\u2028 ü 😀"
+    assert statuses == [200, 404, 404, 404]  # its own health; the rest is no miss, however often it is asked
+    assert (player.misses, player.played.total()) == ([], 2)
 
 
 async def test_no_key_is_kept_wherever_it_stood(tmp_path: Path) -> None:
