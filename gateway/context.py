@@ -87,6 +87,11 @@ class RequestContext:
     """What the response says beyond its endpoint's own headers."""
 
     @property
+    def trace_id(self) -> str | None:
+        """Of the trace, where there is one of ours: 32 hex digits."""
+        return self.traceparent.split(b"-")[1].decode() if self.traceparent else None
+
+    @property
     def queue_s(self) -> float | None:
         """Seconds from joining the queue to the last grant."""
         if self.queued_at is None or self.granted_at is None:

@@ -85,9 +85,8 @@ class Tracing:
         def end() -> None:
             try:
                 if span.is_recording():
-                    self._complete(
-                        span, upstream_id, f"{scope['method']} {context.path}".strip(), context, clock
-                    )
+                    name = f"{scope['method']} {context.path}".strip()
+                    self._complete(span, upstream_id, name, context, clock)
             except Exception as error:
                 log.warning("request not traced", id=context.id, error=repr(error))
 

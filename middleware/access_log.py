@@ -47,7 +47,7 @@ class AccessLog:
             context.ended_at = asyncio.get_running_loop().time()
             self._on_end(context)
             if self._is_told(scope, context):
-                self._line(scope, context.facts(context.ended_at))
+                self._line(scope, context.facts(context.ended_at) | {"trace_id": context.trace_id})
 
     def _is_told(self, scope: Scope, context: RequestContext) -> bool:
         if scope["path"] in _QUIET or context.final_outcome == "ok":

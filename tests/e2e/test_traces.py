@@ -105,6 +105,7 @@ async def test_a_stream_is_a_span_with_queue_upstream_and_stream_in_it(spans: Sp
         assert answered.body.endswith(DONE)
         await spans.settled(gateway, 4)
         upstream_was_told = told(fu.generations[0])
+        assert [line["trace_id"] for line in gateway.log.of("request")] == [TRACE_ID]
     whole = spans[f"POST {CHAT}"]
     children = [spans["queue"], spans["upstream"], spans["stream"]]
     assert whole.parent is not None
