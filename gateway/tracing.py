@@ -41,7 +41,7 @@ async def traced(environ: Mapping[str, str]) -> AsyncIterator[Trace | None]:
     try:
         from gateway.otel import Tracing
     except ModuleNotFoundError as missing:
-        log.warning("no traces: pip install 'slotgate[otel]'", missing=missing.name)
+        log.warning("no traces: the extra `otel` is not installed", missing=missing.name)
         yield None
         return
     tracing = Tracing.exporting()

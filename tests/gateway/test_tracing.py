@@ -68,5 +68,5 @@ async def test_a_library_that_is_not_installed_is_said_to_be_missing_and_nothing
         async with traced(ENDPOINT) as trace:
             assert trace is None
     [said] = log.events
-    assert (said["log_level"], "slotgate[otel]" in said["event"]) == ("warning", True)
+    assert (said["log_level"], "`otel`" in said["event"]) == ("warning", True)
     assert "canary" not in log.text
