@@ -56,7 +56,7 @@ lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
 	@$(PIP) install uv
 	@$(call compile,serve,)
 	@$(call compile,local,--extra local)
-	@$(call compile,dev,--extra local --extra test --extra postgres)
+	@$(call compile,dev,--extra local --extra test --extra postgres --extra otel)
 	@cd $(NODE) && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
 
 clean: ## Remove .venv and caches

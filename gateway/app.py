@@ -36,7 +36,7 @@ from gateway.endpoints.usage import UsageTotals
 from gateway.fleet import Fleet
 from gateway.operations import Operations, Orders
 from gateway.settings import Settings
-from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
+from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, Traced, WebGuard
 from middleware.authentication import presented_keys
 
 __all__ = ["PUBLIC_PATHS", "Keys", "build_app", "routes", "stack"]
@@ -130,7 +130,10 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
 def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
-    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, fleet.ended)]
+    layers: list[Layer] = [RequestId]
+    if (trace := fleet.trace) is not None:
+        layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
+    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.line_budget))
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)

@@ -18,6 +18,7 @@ from gateway.catalogue import Catalogue
 from gateway.context import RequestContext
 from gateway.errors import CapacityError, GatewayError
 from gateway.history import History
+from gateway.line_budget import LineBudget
 from gateway.live import LiveAnswers
 from gateway.metrics import Metrics
 from gateway.monitor import Monitor
@@ -25,6 +26,7 @@ from gateway.prompt_sizes import PromptSizes
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant, isolating
 from gateway.slot_cleaner import SlotCleaner
+from gateway.tracing import Trace
 from gateway.usage import Usage
 
 __all__ = ["Fleet"]
@@ -46,6 +48,7 @@ class Fleet:
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.live = LiveAnswers()
         self.history = History()
+        self.line_budget = LineBudget()
         self.affinity = Affinity()
         self.prompt_sizes = PromptSizes()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
@@ -64,6 +67,8 @@ class Fleet:
         """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
+        self.trace: Trace | None = None
+        """Told of every request, where traces are wanted; set before the application is built."""
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.usage = usage or Usage()
         self.apply(settings)
@@ -190,6 +195,7 @@ class Fleet:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
+        self.line_budget.flush()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
