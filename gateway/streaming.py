@@ -22,6 +22,7 @@ from gateway.errors import ClientGone, GatewayError, internal_error, upstream_ti
 from gateway.fleet import Fleet
 from gateway.frames import Frames
 from gateway.generation import Generation
+from gateway.live import Progress
 from gateway.relay import Relay
 from gateway.settings import Settings
 from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
@@ -49,6 +50,7 @@ class StreamingAnswer:
         self._meter = generation.meter()
         self._stalled = False
         self._out: Downstream | None = None
+        self._frames: Frames | None = None
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
         """Why the request was ended; where a backend was asked already, there is no second attempt."""
@@ -69,6 +71,7 @@ class StreamingAnswer:
             write_now=scope.get("extensions", {}).get("slotgate.write"),
         )
         frames = Frames(self._generation.dialect(self._meter), out, self._meter, self._loop.time)
+        self._frames = frames
         try:
             with (
                 self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes),
@@ -100,6 +103,10 @@ class StreamingAnswer:
                 self._out.wake()
         elif self._relay is not None:
             self._relay.fail(error)
+
+    def progress(self) -> Progress:
+        first_output_at = self._frames.first_output_at if self._frames is not None else None
+        return Progress(self._lease, self._meter.completed, first_output_at)
 
     # -- the request's course
 
