@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from admission import Lease, Outcome, Ticket
 from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
-from gateway.disconnect import ClientWatch, until_client_gone
+from gateway.disconnect import ClientWatch, cut_connection, until_client_gone
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from gateway.fleet import Fleet
@@ -29,7 +29,6 @@ from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 
 __all__ = ["StreamingAnswer"]
 
-ABORT_WAIT_S = 1.0
 NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
 """How often a waiting client is told of a new place in the queue at most."""
@@ -257,13 +256,7 @@ class StreamingAnswer:
     async def _cut(self, scope: Scope, receive: Receive) -> None:
         """The client no longer reads: close its connection, unsent bytes and all."""
         self._context.outcome = "client_stalled"
-        abort = scope.get("extensions", {}).get("slotgate.abort")
-        if abort is not None:
-            abort()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ABORT_WAIT_S):
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
+        await cut_connection(scope, receive)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return list(_STREAM_HEADERS)

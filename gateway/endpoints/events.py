@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.board import Board, Viewer
 from gateway.context import context_of
-from gateway.disconnect import until_client_gone
+from gateway.disconnect import cut_connection, until_client_gone
 from gateway.endpoints.operator_only import access_of
 from gateway.errors import ClientGone
 from gateway.operators import Operators
@@ -46,7 +46,8 @@ class Events:
         if watch.gone:
             raise ClientGone
         if sending.under_way:  # nobody waits for who does not read
-            _cut(scope)
+            context_of(scope).outcome = "client_stalled"
+            await cut_connection(scope, receive)
             raise ClientGone
         await _end(send)
 
@@ -71,14 +72,6 @@ class _Sending:
             async with asyncio.timeout(self._timeout_s):
                 await self._send({"type": "http.response.body", "body": frame, "more_body": True})
                 self.under_way = False
-
-
-def _cut(scope: Scope) -> None:
-    """Close the connection, unsent bytes and all."""
-    context_of(scope).outcome = "client_stalled"
-    abort = scope.get("extensions", {}).get("slotgate.abort")
-    if abort is not None:
-        abort()
 
 
 async def _start(send: Send) -> None:
