@@ -108,10 +108,12 @@ async def test_a_viewer_that_does_not_read_is_cut_and_delays_nobody() -> None:
         stalled.stop_reading()
         seen = events(other)
         await until(seen, lambda event: event["full"])
-        async for event in seen:
+        told = 0
+        while "client_stalled" not in gateway.log.text:
+            event = await anext(seen)
             assert not event["full"], "one that reads misses nothing"
-            if "client_stalled" in gateway.log.text:
-                break
+            told += 1
+            assert told < 40, "the other one is still there"
         stalled.close()
         other.close()
 
@@ -127,9 +129,10 @@ async def test_the_stream_ends_with_the_key_that_opened_it() -> None:
                 another = {"port": 0, "operator_key_hashes": [hash_key("sg-another")]}
                 file.settings = settings_for(fu.url, server=another)
                 await gateway.app.reload()
-                left = [event async for event in seen]
-                assert len(left) <= 1
-                assert viewer.clean_end
+                for _ in range(2):
+                    if await anext(seen, None) is None:
+                        break
+                assert viewer.clean_end, "the stream goes on"
 
 
 async def test_viewers_do_not_delay_the_end_of_the_gateway_whether_they_read_or_not(tmp_path: Path) -> None:
