@@ -1,4 +1,7 @@
-"""One browser and one real llama-server for all tests of the pages; a gateway and a context for each."""
+"""One browser, one real llama-server and one gateway for the tests of the pages; each has its own context.
+
+Tests that stop a gateway have one of their own.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,6 @@ from tests.support.llama import RealLlama
 from tests.support.operated import Operated
 
 Looks = Callable[..., Look]
-UNREACHABLE = "net::ERR_CONNECTION_REFUSED"
 
 
 @pytest.fixture(scope="package")
@@ -31,8 +33,15 @@ def chat_llama(small_model: Path) -> Iterator[RealLlama]:
         yield llama
 
 
+@pytest.fixture(scope="package")
+def operated(tmp_path_factory: pytest.TempPathFactory, chat_llama: RealLlama) -> Iterator[Operated]:
+    with Operated(tmp_path_factory.mktemp("gateway"), chat_llama.url) as gateway:
+        yield gateway
+
+
 @pytest.fixture
-def operated(tmp_path: Path, chat_llama: RealLlama) -> Iterator[Operated]:
+def restarted(tmp_path: Path, chat_llama: RealLlama) -> Iterator[Operated]:
+    """One that is stopped and started again."""
     with Operated(tmp_path, chat_llama.url) as gateway:
         yield gateway
 
@@ -42,8 +51,8 @@ def look(browser: Browser, operated: Operated) -> Iterator[Looks]:
     """Opens a context of its own: `look(**DARK)`. In the end no console may have complained."""
     opened: list[Look] = []
 
-    def open_one(**options: Any) -> Look:  # noqa: ANN401
-        opened.append(Look(browser, operated, **options))
+    def open_one(gateway: Operated = operated, **options: Any) -> Look:  # noqa: ANN401
+        opened.append(Look(browser, gateway, **options))
         return opened[-1]
 
     yield open_one

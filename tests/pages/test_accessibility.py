@@ -31,7 +31,6 @@ def test_the_dashboard_keeps_the_rules(look: Looks, operated: Operated, options:
 def test_the_playground_keeps_the_rules(look: Looks, options: dict[str, Any]) -> None:
     one = look(**options)
     page = one.signed_in("/admin/chat")
-    assert one.violations() == []
     if options is PHONE:
         page.get_by_text("Settings").click()
     page.get_by_label("Max tokens").fill("8")

@@ -110,15 +110,15 @@ def test_a_backend_is_drained_and_resumed_by_keyboard_alone(look: Looks) -> None
 
 
 def test_the_page_says_that_it_is_stale_and_comes_back_by_itself_when_the_gateway_does(
-    look: Looks, operated: Operated
+    look: Looks, restarted: Operated
 ) -> None:
-    one = look()
+    one = look(restarted)
     page = one.signed_in("/admin")
     expect(page.get_by_text("Live")).to_be_visible()
-    operated.stop()
+    restarted.stop()
     expect(page.get_by_text("Disconnected")).to_be_visible()
     expect(page.locator("#stale")).to_contain_text("Trying again")
-    operated.start()
+    restarted.start()
     expect(page.get_by_text("Live")).to_be_visible()
     expect(page.locator("#stale")).to_be_hidden()
     count(page, "idle", 2)
@@ -127,14 +127,14 @@ def test_the_page_says_that_it_is_stale_and_comes_back_by_itself_when_the_gatewa
 
 
 def test_without_its_key_in_memory_a_page_asks_for_it_after_a_restart(
-    look: Looks, operated: Operated
+    look: Looks, restarted: Operated
 ) -> None:
-    one = look()
+    one = look(restarted)
     one.signed_in("/admin")
     page = one.goto("/admin")
     expect(page.get_by_text("Live")).to_be_visible()
-    operated.stop()
-    operated.start()
+    restarted.stop()
+    restarted.start()
     expect(page.get_by_label("Operator key")).to_be_visible()
     one.complaints.clear()
 

@@ -105,12 +105,12 @@ def test_reasoning_stands_apart_from_the_answer_and_neither_can_be_markup(look: 
     expect(answer.locator("b, i")).to_have_count(0)
 
 
-def test_the_playground_goes_on_after_a_restart_of_the_gateway(look: Looks, operated: Operated) -> None:
-    one = look()
+def test_the_playground_goes_on_after_a_restart_of_the_gateway(look: Looks, restarted: Operated) -> None:
+    one = look(restarted)
     page = one.signed_in("/admin/chat")
     page.get_by_label("Max tokens").fill("5")
-    operated.stop()
-    operated.start()
+    restarted.stop()
+    restarted.start()
     say(page, "Hello again!")
     expect(page.locator(".message .said")).to_contain_text("tokens")
     one.complaints.clear()  # the browser notes the 401 of the session that is gone
