@@ -6,9 +6,10 @@ import pytest
 
 from gateway.backend import BackendState
 from gateway.keys import hash_key
+from gateway.operators import Operators
 from gateway.wrong_keys import A_MINUTE
 from tests.e2e.test_reload import Configuration
-from tests.support.answer import Answer, fetch
+from tests.support.answer import Answer, exchange, fetch
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.scripted import ScriptedUpstream
 
@@ -53,6 +54,37 @@ async def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only() -> No
     async with running_gateway(settings(), ready=False) as gateway:
         answer = await sign_in(gateway, KEY, b"x-forwarded-proto: https")
     assert (answer.header(b"set-cookie") or b"").endswith(b"; Secure")
+
+
+def test_under_tls_the_cookie_is_for_tls_only() -> None:
+    operators = Operators(lambda _: True, lambda: 0.0)
+    cookies = [
+        operators.sign_in({"scheme": scheme, "headers": [], "server": ("h", 443)}, b"key")
+        for scheme in ("http", "https")
+    ]
+    assert [cookie.endswith(b"; Secure") for cookie in cookies] == [False, True]
+
+
+async def test_gateways_on_one_machine_do_not_sign_each_other_out() -> None:
+    async with (
+        running_gateway(settings(), ready=False) as one,
+        running_gateway(settings(), ready=False) as two,
+    ):
+        cookies = b"; ".join([(await cookie_of(gateway))[8:] for gateway in (one, two)])
+        for gateway in (one, two):
+            answer = await fetch(gateway.url, "GET", "/admin/status", b"cookie: " + cookies)
+            assert answer.status == 200
+
+
+async def test_without_tenants_the_pages_work_on_this_machine_and_for_no_other_name() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        cookie = await cookie_of(gateway)
+        assert (await fetch(gateway.url, "GET", "/admin/chat")).status == 200
+        place, body = "/admin/chat/completions", chat(stream=False)
+        assert (await fetch(gateway.url, "POST", place, cookie, ORIGIN, json=body)).status == 200
+        rebound = b"GET /admin HTTP/1.1\r\nhost: evil.test\r\n\r\n"
+        assert (await exchange(gateway.url, rebound)).error["code"] == "host_not_allowed"
 
 
 async def test_with_the_cookie_every_operator_endpoint_is_open_and_no_other() -> None:

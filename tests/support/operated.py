@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -93,6 +95,17 @@ class Operated:
         connection = self._connection()
         body = chat(text, model="m") | members
         return Stream(connection, _sent(connection, "POST", CHAT, f"sg-{tenant}", body))
+
+    @contextmanager
+    def unread(self, tenant: str, text: str) -> Iterator[None]:
+        """A chat whose client leaves at the end of the block without having read a byte."""
+        connection = self._connection()
+        headers = {"Authorization": f"Bearer sg-{tenant}", "Content-Type": "application/json"}
+        connection.request("POST", CHAT, orjson.dumps(chat(text, model="m")), headers)
+        try:
+            yield
+        finally:
+            connection.close()
 
     def begin(self, tenant: str, text: str, **members: object) -> threading.Thread:
         """The same for one that may have to wait: the thread ends with its answer."""
