@@ -18,20 +18,21 @@ drawLegend(byId("legend"));
 
 function draw(picture) {
   history.take(picture);
-  const { backends, queue, tenants, live, rates } = picture;
+  const { backends, models, queue, tenants, live, rates } = picture;
   const slots = backends.reduce((sum, backend) => sum + backend.slots.total, 0);
   const busy = backends.reduce((sum, backend) => sum + backend.cells.filter((cell) => cell.state !== "idle").length, 0);
   drawFigures([
     ["Slots busy", String(busy), `of ${slots}`],
-    ["Waiting", String(queue.depth), queue.depth ? `for ${seconds(queue.oldest_s)}` : ""],
+    ["Waiting", String(queue.depth), queue.oldest_s >= 1 ? `for ${seconds(queue.oldest_s)}` : ""],
     ["Tokens a second", rate(rates.tokens_per_s), ""],
     ["Time to first token", duration(history.median("ttft_ms")), ""],
   ]);
+  for (const backend of backends) backend.models = models.filter((model) => model.backends.includes(backend.name));
   drawBackends(byId("backends"), backends, (name, order) => attempt(() => orderBackend(name, order)));
   tokensChart.draw(history.series("tokens_per_s", rates.spans), rates.span_s);
   ttftChart.draw(history.series("ttft_ms", rates.spans), rates.span_s, history.series("ttft_max_ms", rates.spans));
   byId("queue-empty").hidden = queue.depth > 0;
-  say(byId("queue-oldest"), queue.depth ? `the longest for ${seconds(queue.oldest_s)}` : "");
+  say(byId("queue-oldest"), queue.oldest_s >= 1 ? `the longest for ${seconds(queue.oldest_s)}` : "");
   drawQueue(byId("queue"), queue.by_tenant);
   byId("tenants-empty").hidden = tenants.length > 0;
   drawTenants(byId("tenants"), tenants, slots);

@@ -1,4 +1,7 @@
-// The last requests, each with its waterfall: queue, prefill, stream, all on one scale.
+// The last requests, each with its waterfall: queue, prefill, stream.
+//
+// The parts of a bar are as long as they took. The bars among each other are on a scale of square roots: beside a
+// request of a minute one of a second can still be read.
 
 import { keep, make, say, set } from "./dom.js";
 import { duration, plural } from "./format.js";
@@ -26,6 +29,9 @@ export function parts({ queue_ms: queue, ttft_ms: first, total_ms: total, stream
   return { queue: waited, prefill, stream: rest - prefill };
 }
 
+/** A key without a name of its own is called by its hash, which says nothing to people. */
+const named = (key) => key && !key.startsWith("sha256:");
+
 function row(first, onCancel) {
   const outcome = make("span", { class: "pill" });
   const who = make("span");
@@ -49,11 +55,12 @@ function row(first, onCancel) {
     const known = parts(request);
     say(outcome, request.code || WORDS[request.outcome] || request.outcome);
     set(outcome, "data-kind", request.code ? "bad" : (KINDS[request.outcome] ?? "bad"));
-    say(who, request.key ? `${request.tenant} / ${request.key}` : request.tenant);
+    say(who, named(request.key) ? `${request.tenant} / ${request.key}` : request.tenant);
     say(model, [request.model, request.backend].filter(Boolean).join(" on "));
     set(node, "title", request.id);
     set(fall, "aria-label", Object.entries(known).map(([part, ms]) => `${part} ${duration(ms)}`).join(", "));
-    for (const [part, bar] of Object.entries(bars)) bar.style.width = `${((known[part] ?? 0) / scale.longest) * 100}%`;
+    const width = Math.sqrt(request.total_ms / scale.longest) * 100;
+    for (const [part, bar] of Object.entries(bars)) bar.style.width = `${((known[part] ?? 0) / (request.total_ms || 1)) * width}%`;
     say(time, duration(request.total_ms));
     const made = request.completion_tokens ? plural(request.completion_tokens, "token") : "";
     say(tokens, [made, request.ttft_ms === null ? "" : `first after ${duration(request.ttft_ms)}`].filter(Boolean).join(" · "));

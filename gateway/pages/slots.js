@@ -42,7 +42,9 @@ function card(onOrder) {
     say(name, backend.name);
     say(state, backend.state);
     set(state, "data-kind", KINDS[backend.state] || "none");
-    say(where, `${backend.url} · ${total ? `${idle} of ${plural(total, "slot")} free` : "no slots known"}`);
+    const models = backend.models.map((model) => model.name).join(", ");
+    const free = total ? `${idle} of ${plural(total, "slot")} free` : "no slots known";
+    say(where, [models, backend.url, free].filter(Boolean).join(" · "));
     sayOrHide(reason, backend.state === "ready" ? "" : backend.reason);
     set(cells, "aria-label", `Slots of ${backend.name}`);
     cells.classList.toggle("many", backend.cells.length > MANY);

@@ -11,25 +11,27 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browsing import DARK, LIGHT, PHONE, Look
 from tests.support.llama import RealLlama
-from tests.support.operated import Operated
+from tests.support.operated import TENANTS, Operated
 
 FOLDER = os.environ.get("SLOTGATE_SCREENSHOTS", "")
 MOST_BYTES = 150_000
+WIDE = {"viewport": {"width": 1280, "height": 1240}}
+TALL = PHONE | {"viewport": {"width": 390, "height": 1180}, "device_scale_factor": 1.5}
 pytestmark = pytest.mark.skipif(not FOLDER, reason="SLOTGATE_SCREENSHOTS names no folder for pictures")
 
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, small_model: Path) -> Iterator[Operated]:
-    """Six slots, with a past of some requests."""
+    """Six slots, with a past of a minute and a half."""
     with (
         RealLlama(small_model, slots=6, context=12288) as llama,
-        Operated(tmp_path_factory.mktemp("busy"), llama.url) as gateway,
+        Operated(tmp_path_factory.mktemp("busy"), llama.url, "smollm2-135m") as gateway,
     ):
-        for number in range(8):
-            with gateway.stream(
-                ("team-a", "team-b")[number % 2], "Hello!", max_tokens=20 + 25 * number
-            ) as one:
-                one.rest()
+        for number in range(24):
+            tenant, story = TENANTS[number % 2], "Hello! " * (1 + 20 * number % 7)
+            width = 1 + number % 4
+            for thread in [gateway.begin(tenant, story, max_tokens=60 + 50 * width) for _ in range(width)]:
+                thread.join(60)
         yield gateway
 
 
@@ -44,12 +46,13 @@ def taken(page: Page, name: str, **options: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("dashboard", LIGHT), ("dashboard-dark", DARK), ("dashboard-phone", PHONE)]
+    ("name", "options"),
+    [("dashboard", LIGHT | WIDE), ("dashboard-dark", DARK | WIDE), ("dashboard-phone", TALL)],
 )
 def test_a_picture_of_the_dashboard(
     browser: Browser, busy: Operated, name: str, options: dict[str, Any]
 ) -> None:
-    long_prompt = "Once upon a time there was a gateway. " * 180
+    long_prompt = f"Once upon a time there was a {name}. " * 180
     with ExitStack() as running:
         page = Look(browser, busy, **options).signed_in("/admin")
         for tenant in ("team-a", "team-b", "team-a", "team-b"):
@@ -61,6 +64,7 @@ def test_a_picture_of_the_dashboard(
         waiting += [busy.begin(tenant, "Hi", max_tokens=4) for tenant in ("team-a", "team-b", "team-b")]
         for state, number in {"generating": 4, "prefill": 1, "quarantined": 1}.items():
             in_state(page, state, number)
+        expect(page.locator("#queue li")).to_have_count(2)
         taken(page, name)
     for thread in waiting:
         thread.join(60)
@@ -74,10 +78,10 @@ def test_a_picture_of_the_playground(
     page = Look(browser, busy, **options).signed_in("/admin/chat")
     page.get_by_label("System prompt").fill("You answer in one short paragraph.")
     page.get_by_label("Temperature").fill("0")
-    for turn, text in enumerate(("What is a gateway?", "And what is a queue?"), 1):
-        page.get_by_label("Your message").fill(text)
-        page.keyboard.press("Enter")
-        expect(page.locator(".message .said")).to_have_count(turn, timeout=60_000)
+    page.get_by_label("Your message").fill("What is a gateway?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message .said")).to_have_count(1, timeout=60_000)
     page.get_by_text("The same request with curl").click()
-    taken(page, name)
+    page.evaluate("() => scrollTo(0, 0)")
+    taken(page, name, full_page=True)
     page.context.close()

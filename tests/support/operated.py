@@ -28,9 +28,10 @@ READY_WITHIN_S = 30.0
 
 
 class Operated:
-    """In front of the llama-server at `url`, whose model is called `m`."""
+    """In front of the llama-server at `url`."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, model: str = "m") -> None:
+        self.model = model
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "slotgate.log"
@@ -42,7 +43,7 @@ class Operated:
         (folder / "slotgate.toml").write_text(
             f'[server]\nport = {self.port}\noperator_key_hashes = ["{hash_key(OPERATOR_KEY)}"]\n'
             f'shutdown_grace_s = 1\n[usage]\nstore = "none"\n{tenants}'
-            f'[[backend]]\nname = "gpu0"\nurl = "{url}"\nmodels = ["m"]\nhealth_interval_s = 0.2\n'
+            f'[[backend]]\nname = "gpu0"\nurl = "{url}"\nmodels = ["{model}"]\nhealth_interval_s = 0.2\n'
         )
 
     def __enter__(self) -> Self:
@@ -93,7 +94,7 @@ class Operated:
     def stream(self, tenant: str, text: str, **members: object) -> "Stream":
         """A tenant's chat, read in the background."""
         connection = self._connection()
-        body = chat(text, model="m") | members
+        body = chat(text, model=self.model) | members
         return Stream(connection, _sent(connection, "POST", CHAT, f"sg-{tenant}", body))
 
     @contextmanager
@@ -101,7 +102,7 @@ class Operated:
         """A chat whose client leaves at the end of the block without having read a byte."""
         connection = self._connection()
         headers = {"Authorization": f"Bearer sg-{tenant}", "Content-Type": "application/json"}
-        connection.request("POST", CHAT, orjson.dumps(chat(text, model="m")), headers)
+        connection.request("POST", CHAT, orjson.dumps(chat(text, model=self.model)), headers)
         try:
             yield
         finally:
