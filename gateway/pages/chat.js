@@ -67,6 +67,7 @@ function showBusy(busy) {
 }
 
 async function ask(text) {
+  if (!byId("model").value) await listModels().catch(() => {}); // there was no backend yet
   const said = conversation;
   said.push({ role: "user", content: text });
   messages.user(text);

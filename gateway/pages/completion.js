@@ -36,6 +36,7 @@ export class Completion {
       }
       throw new Refused(answer.status, { message: "the stream ended before it was finished" });
     } catch (error) {
+      if (error instanceof TypeError) throw new Refused(0, { message: "the connection to the gateway failed" });
       if (error.name !== "AbortError") throw error;
       this.finish = "stopped";
     }

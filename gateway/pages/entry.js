@@ -1,7 +1,7 @@
 // The way into a page: the form for the key while there is no session, the content while there is one.
 
 import { byId, sayOrHide } from "./dom.js";
-import { Refused, signedIn, signIn, signOut } from "./session.js";
+import { onSignedOutElsewhere, Refused, signedIn, signIn, signOut } from "./session.js";
 
 /** `onOpen` and `onShut` are called whenever the content is shown and hidden. */
 export async function enter({ onOpen, onShut }) {
@@ -33,6 +33,11 @@ export async function enter({ onOpen, onShut }) {
   byId("sign-out").addEventListener("click", async () => {
     onShut();
     await signOut().catch(() => {});
+    show(false);
+  });
+
+  onSignedOutElsewhere(() => {
+    onShut();
     show(false);
   });
 

@@ -4,6 +4,7 @@
 // restarted has forgotten its sessions, and the page goes on without asking again.
 
 const SESSION = "/admin/session";
+const tabs = new BroadcastChannel("slotgate session");
 let key = "";
 
 /** What the gateway says of a request that it refused. */
@@ -39,9 +40,19 @@ export async function signInAgain() {
   }
 }
 
+/** Of all tabs: one that still had the key would open the session again. */
 export async function signOut() {
   key = "";
+  tabs.postMessage("signed out");
   await asked("DELETE", SESSION);
+}
+
+/** Called when another tab has signed out. */
+export function onSignedOutElsewhere(callback) {
+  tabs.onmessage = () => {
+    key = "";
+    callback();
+  };
 }
 
 /** Ask the gateway for something, in JSON. Raises `Refused`. */

@@ -42,6 +42,19 @@ def test_the_key_opens_the_page_a_wrong_one_is_told_and_none_is_left_where_scrip
     expect(page.get_by_label("Operator key")).to_be_visible()
 
 
+def test_signing_out_in_one_tab_signs_all_of_them_out_for_good(look: Looks) -> None:
+    one = look()
+    first = one.signed_in("/admin")
+    second = one.context.new_page()
+    second.goto(f"{one.gateway.url}/admin")
+    expect(second.locator("#content")).to_be_visible()
+    second.get_by_role("button", name="Sign out").click()
+    for page in (first, second):
+        expect(page.get_by_label("Operator key")).to_be_visible()
+    second.reload()
+    expect(second.get_by_label("Operator key")).to_be_visible()
+
+
 def test_a_stream_is_seen_in_its_cell_while_it_runs_and_in_the_list_when_it_has_ended(
     look: Looks, operated: Operated
 ) -> None:
