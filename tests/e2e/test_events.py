@@ -36,7 +36,7 @@ async def looking(gateway: Gateway, **options: int) -> RawClient:
     return client
 
 
-async def test_the_stream_has_the_headers_that_keep_proxies_from_holding_it_back() -> None:
+async def test_scenario_062_the_events_say_that_no_proxy_may_hold_them_back() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         client = await looking(gateway)
