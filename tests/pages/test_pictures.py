@@ -61,6 +61,7 @@ def test_a_picture_of_the_dashboard(
         with busy.unread("team-a", long_prompt):
             in_state(page, "prefill", 1)
         waiting = [busy.begin("team-b", f"{long_prompt} Once more.", max_tokens=8)]
+        expect(page.locator('.cell[data-state="prefill"]', has_text="team-b")).to_be_visible()
         waiting += [busy.begin(tenant, "Hi", max_tokens=4) for tenant in ("team-a", "team-b", "team-b")]
         for state, number in {"generating": 4, "prefill": 1, "quarantined": 1}.items():
             in_state(page, state, number)
