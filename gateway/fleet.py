@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
@@ -66,6 +66,8 @@ class Fleet:
         self.wishes: dict[str, float] = {}
         """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
+        self.on_drain: Callable[[], None] = _nobody_looks
+        """Called when the gateway begins to stop: those who only look are not waited for."""
         self._started = False
         self.trace: Trace | None = None
         """Told of every request, where traces are wanted; set before the application is built."""
@@ -182,6 +184,7 @@ class Fleet:
     def drain(self) -> None:
         """Refuse what waits and what comes from now on; what runs goes on."""
         self.scheduler.drain()
+        self.on_drain()
 
     def cut(self) -> None:
         """End what still runs, with an error that its client can read."""
@@ -238,6 +241,10 @@ class Fleet:
                 for model in self.catalogue.models.values()
             }
         )
+
+
+def _nobody_looks() -> None:
+    """Nobody is shown what happens."""
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:

@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.app import Keys
 from gateway.children import Children
+from gateway.console import Console
 from gateway.context import Caller, TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
@@ -144,14 +145,17 @@ async def assemble(
     fleet = Fleet(settings, environ, usage)
     fleet.trace = trace
     loader = Loader(settings, fleet, children or ())
-    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader)
+    console = Console.of(fleet, loader)
+    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader, console=console)
     if children is not None:
         children.follow(fleet.monitors)
     fleet.start()
     loader.start()
+    console.board.start()
     try:
         yield app, fleet
     finally:
+        console.board.stop()
         loader.stop()
         await fleet.stop()
 
@@ -171,7 +175,7 @@ def keys_of(settings: Settings) -> Keys:
     def holds(digest: bytes) -> bool:
         return ring.holds(digest, datetime.now(UTC).date())
 
-    return Keys(caller_of, ring.is_operator if ring.has_operator else None, holds)
+    return Keys(caller_of, ring.holds_operator if ring.has_operator else None, holds)
 
 
 def _identity(tenant: Tenant) -> TenantIdentity:
