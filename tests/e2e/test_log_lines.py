@@ -34,6 +34,11 @@ def lines(gateway: Gateway) -> list[dict[str, Any]]:
     return gateway.log.of("request") + gateway.log.of("refused")
 
 
+def counted(entries: list[dict[str, Any]], kind: str) -> int:
+    """How many requests of this kind were told of in numbers."""
+    return sum(entry["left_out"][kind] for entry in entries if "left_out" in entry)
+
+
 async def test_a_line_says_whose_request_it_was_where_it_went_and_how_long_everything_took() -> None:
     async with ScriptedUpstream(scripts={CHAT: WHOLE}) as fu:
         async with running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
@@ -132,9 +137,9 @@ async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> Non
         assert (await ask(gateway.url, A, stop="ok")).body.endswith(DONE)
         await gateway.until(lambda: any(line["outcome"] == "ok" for line in lines(gateway)))
     outcomes = [line["outcome"] for line in lines(gateway)]
-    [left_out] = [entry["left_out"] for entry in gateway.log.of("requests without a line of their own")]
-    assert (outcomes.count("client_gone"), outcomes.count("ok")) == (MOST, 1)
-    assert left_out == {"client_gone": flood + 1 - MOST}
+    assert outcomes.count("ok") == 1
+    assert MOST <= outcomes.count("client_gone") < flood
+    assert outcomes.count("client_gone") + counted(gateway.log.events, "client_gone") == flood + 1
 
 
 async def test_what_ends_well_always_has_its_line() -> None:
@@ -148,23 +153,24 @@ async def test_a_flood_of_nonsense_is_some_lines_and_a_number() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url)) as gateway:
         for _ in range(MOST + 20):
             await exchange(gateway.url, b"nonsense\r\n\r\n")
-    assert len(gateway.log.of("refused")) == MOST
-    [left_out] = [entry["left_out"] for entry in gateway.log.of("requests without a line of their own")]
-    assert left_out == {"invalid_request": 20}
+    written = len(gateway.log.of("refused"))
+    assert MOST <= written < MOST + 20
+    assert written + counted(gateway.log.events, "invalid_request") == MOST + 20
 
 
 async def test_on_a_pipe_every_line_is_json_and_the_last_counts_are_told_at_the_end(tmp_path: Path) -> None:
     async with ScriptedUpstream(scripts={CHAT: WHOLE}) as fu:
         async with served_gateway(tmp_path, backend_table(fu.url)) as served:
             await ask(served.url, b"x-request-id: r-1")
-            for _ in range(MOST + 3):
+            for _ in range(MOST + 20):
                 await fetch(served.url, "GET", "/nothing")
             await served.stop(signal.SIGTERM)
             entries = [orjson.loads(line) for line in served.log.read_bytes().split(b"\n") if line]
     assert all({"event", "level", "timestamp"} <= set(entry) for entry in entries)
     assert [entry["outcome"] for entry in entries if entry.get("id") == "r-1"] == ["ok"]
-    [told] = [entry for entry in entries if "left_out" in entry]
-    assert told["left_out"] == {"unknown_path": 3}
+    written = sum(entry.get("code") == "unknown_path" for entry in entries)
+    assert MOST <= written < MOST + 20
+    assert written + counted(entries, "unknown_path") == MOST + 20
 
 
 async def test_a_request_that_is_refused_for_its_limit_has_its_line() -> None:

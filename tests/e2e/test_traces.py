@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,6 +141,19 @@ async def test_a_stream_is_a_span_with_queue_upstream_and_stream_in_it(spans: Sp
     }
     assert whole.resource.attributes["service.name"] == "slotgate"
     assert whole.status.status_code is StatusCode.UNSET
+
+
+async def test_all_times_of_a_request_are_of_one_clock(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else children begin before their parent, where the loop's clock is coarse or the other one is set."""
+    then = 10**18
+    wall = iter([then, *[then + 3600 * 10**9] * 100])
+    monkeypatch.setattr("gateway.otel.time", SimpleNamespace(time_ns=lambda: next(wall)))
+    async with traced_gateway(ScriptedUpstream(scripts={CHAT: PAUSED}), spans) as gateway:
+        await ask(gateway.url)
+        await spans.settled(gateway, 4)
+    times = [moment or 0 for span in spans.all for moment in (span.start_time, span.end_time)]
+    assert len(times) == 8
+    assert all(abs(moment - then) < 60 * 10**9 for moment in times)
 
 
 async def test_without_a_parent_a_trace_begins_here_and_the_backend_is_told(spans: Spans) -> None:
