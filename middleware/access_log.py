@@ -18,7 +18,8 @@ from gateway.errors import ClientGone
 
 __all__ = ["AccessLog"]
 
-_QUIET = frozenset({"/health", "/ready", "/metrics"})
+_QUIET = ("/health", "/ready", "/metrics", "/admin/static/")
+"""How paths begin that are asked for often, and of which nobody wants to read."""
 log = structlog.stdlib.get_logger("slotgate.access")
 
 
@@ -42,6 +43,6 @@ class AccessLog:
             self._line(scope, context.facts(context.ended_at))
 
     def _line(self, scope: Scope, facts: dict[str, Any]) -> None:
-        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+        level = logging.DEBUG if scope["path"].startswith(_QUIET) else logging.INFO
         facts = {"id": facts["id"], "method": scope["method"], "path": scope["path"], **facts}
         log.log(level, "request", **{name: value for name, value in facts.items() if value is not None})

@@ -207,7 +207,8 @@ async def test_without_an_operator_key_there_is_no_way_in() -> None:
         for path in paths:
             assert (await fetch(gateway.url, "GET", path)).status == 404, path
         for method in ("GET", "POST", "DELETE"):
-            assert (await fetch(gateway.url, method, SESSION, ORIGIN)).status == 404, method
+            for path in (SESSION, *paths):
+                assert (await fetch(gateway.url, method, path, ORIGIN, BEARER)).status == 404, (method, path)
 
 
 async def test_the_operator_asks_a_model_in_the_playground_by_cookie_from_its_page_only() -> None:
