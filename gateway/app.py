@@ -32,7 +32,7 @@ from gateway.endpoints.generate import Generate
 from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
 from gateway.endpoints.native_status import Props, Slots
-from gateway.endpoints.operator_only import OperatorExists, OperatorOnly
+from gateway.endpoints.operator_only import OperatorOnly
 from gateway.endpoints.pages import Page, Redirect, StaticFile
 from gateway.endpoints.requests import CancelRequest
 from gateway.endpoints.session import SessionState, SignIn, SignOut
@@ -85,6 +85,10 @@ def routes(
         return ByMethod(POST=kind(settings, fleet, door, reader))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
+    for_operators: list[Route] = []
+    if keys.operator is not None:  # else nothing of the operator's is there at all
+        for_operators += _operators(settings, fleet, operations or Operations(), console, reader)
+        for_operators += _pages(console)
     return [
         *(Route(path, served) for door in DOORS for served in (endpoint(door),) for path in door.paths),
         Route("/v1/requests/{id}/cancel", ByMethod(POST=CancelRequest(fleet.live))),
@@ -93,8 +97,7 @@ def routes(
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
-        *_operators(settings, fleet, operations or Operations(), console, reader),
-        *_pages(console),
+        *for_operators,
         Route("/ready", ByMethod(GET=Ready(fleet))),
     ]
 
@@ -129,21 +132,13 @@ def _pages(console: Console) -> list[Route]:
     """What needs no key: the pages ask for it."""
     operators, pages = console.operators, console.pages
 
-    def route(path: str, **endpoints: ASGIApp) -> Route:
-        shown = {method: OperatorExists(endpoint, operators) for method, endpoint in endpoints.items()}
-        return Route(path, ByMethod(**shown))
-
+    session = ByMethod(GET=SessionState(operators), POST=SignIn(operators), DELETE=SignOut(operators))
     return [
-        route("/admin", GET=Page(pages.page("dashboard.html"))),
-        route("/admin/chat", GET=Page(pages.page("chat.html"))),
-        route("/admin/static/{name}", GET=StaticFile(pages)),
-        route(
-            "/admin/session",
-            GET=SessionState(operators),
-            POST=SignIn(operators),
-            DELETE=SignOut(operators),
-        ),
-        route(START, GET=Redirect(b"/admin/chat")),
+        Route("/admin", ByMethod(GET=Page(pages.page("dashboard.html")))),
+        Route("/admin/chat", ByMethod(GET=Page(pages.page("chat.html")))),
+        Route("/admin/static/{name}", ByMethod(GET=StaticFile(pages))),
+        Route("/admin/session", session),
+        Route(START, ByMethod(GET=Redirect(b"/admin/chat"))),
     ]
 
 

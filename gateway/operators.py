@@ -51,11 +51,6 @@ class Operators:
     def __repr__(self) -> str:
         return f"<Operators {self._sessions!r}>"
 
-    @property
-    def exist(self) -> bool:
-        """Without a key nothing of the operator's is there at all."""
-        return self._holds is not None
-
     def change(self, holds: Callable[[bytes], bool] | None) -> None:
         """Other keys are good from now on."""
         self._holds = holds

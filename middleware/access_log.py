@@ -22,7 +22,8 @@ from gateway.line_budget import LineBudget
 
 __all__ = ["AccessLog"]
 
-_QUIET = frozenset({"/health", "/ready", "/metrics"})
+_QUIET = ("/health", "/ready", "/metrics", "/admin/static/")
+"""How paths begin that are asked for often, and of which nobody wants to read."""
 log = structlog.stdlib.get_logger("slotgate.access")
 
 
@@ -55,6 +56,6 @@ class AccessLog:
         return self._line_budget.allows(context.code or context.final_outcome)
 
     def _line(self, scope: Scope, facts: dict[str, Any]) -> None:
-        level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+        level = logging.DEBUG if scope["path"].startswith(_QUIET) else logging.INFO
         facts = {"id": facts["id"], "method": scope["method"], "path": scope["path"], **facts}
         log.log(level, "request", **{name: value for name, value in facts.items() if value is not None})

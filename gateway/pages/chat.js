@@ -90,7 +90,9 @@ async function ask(text) {
   if (current.content) said.push({ role: "assistant", content: current.content });
   else said.pop();
   completion = null;
-  say(byId("figures"), current.finish === "stopped" ? "Stopped; the slot is given back." : "");
+  const stopped = current.finish === "stopped" ? "Stopped; the slot is given back." : "";
+  say(byId("figures"), stopped);
+  say(byId("announced"), stopped || current.content); // once and whole: a voice does not follow tokens
   showBusy(false);
   drawCurl();
 }

@@ -156,6 +156,30 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie() -> None:
         assert (await fetch(gateway.url, "GET", "/admin/status", other)).status == 200
 
 
+async def test_what_is_seen_live_by_cookie_ends_with_the_session() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings(fu.url)) as gateway, await gateway.client() as viewer:
+        cookie = await cookie_of(gateway)
+        await viewer.request("GET", "/admin/events", cookie)
+        frames = viewer.frames()
+        assert (await anext(frames)).data.startswith(b"data: {")
+        await fetch(gateway.url, "DELETE", SESSION, cookie, ORIGIN)
+        for _ in range(2):
+            if await anext(frames, None) is None:
+                break
+        assert viewer.clean_end, "the stream goes on"
+
+
+async def test_neither_the_key_nor_the_session_is_in_the_log() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        await sign_in(gateway, "sg-wrong-one")
+        await fetch(gateway.url, "GET", "/admin/status", cookie)
+        session_id = cookie.rpartition(b"=")[2].decode()
+        assert "/admin/session" in gateway.log.text
+        assert [text for text in (KEY, "sg-wrong-one", session_id) if text in gateway.log.text] == []
+
+
 async def test_a_reload_without_the_key_ends_its_sessions() -> None:
     fu = ScriptedUpstream()
     async with fu:
@@ -207,7 +231,8 @@ async def test_without_an_operator_key_there_is_no_way_in() -> None:
         for path in paths:
             assert (await fetch(gateway.url, "GET", path)).status == 404, path
         for method in ("GET", "POST", "DELETE"):
-            assert (await fetch(gateway.url, method, SESSION, ORIGIN)).status == 404, method
+            for path in (SESSION, *paths):
+                assert (await fetch(gateway.url, method, path, ORIGIN, BEARER)).status == 404, (method, path)
 
 
 async def test_the_operator_asks_a_model_in_the_playground_by_cookie_from_its_page_only() -> None:

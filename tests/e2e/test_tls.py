@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.keys import hash_key
 from tests.support.client import RawClient
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
@@ -48,7 +49,7 @@ async def serving(
     certificate: Certificate,
     *,
     streaming: dict[str, Any] | None = None,
-    **server: float,
+    **server: object,
 ) -> AsyncIterator[tuple[Gateway, RawClient]]:
     """A gateway that speaks TLS, and a client that is connected to it."""
     tls = {"port": 0, "tls_cert": certificate.tls_cert, "tls_key": certificate.tls_key}
@@ -115,3 +116,12 @@ async def test_a_connection_without_a_handshake_is_closed_in_its_time(certificat
     async with fu, serving(fu, certificate, header_timeout_s=0.2) as (gateway, _):
         async with await RawClient.connect(gateway.url) as silent:
             assert await silent.eof(within=1)
+
+
+async def test_the_cookie_of_an_operator_is_for_tls_only(certificate: Certificate) -> None:
+    fu = ScriptedUpstream()
+    hashes = [hash_key("sg-operator")]
+    async with fu, serving(fu, certificate, operator_key_hashes=hashes) as (_, client):
+        head = await client.post("/admin/session", {"key": "sg-operator"}, b"origin: https://127.0.0.1")
+    assert client.status == 200
+    assert (head.get(b"set-cookie") or b"").endswith(b"; HttpOnly; SameSite=Strict; Secure")

@@ -77,6 +77,7 @@ def test_the_banner_can_be_pasted() -> None:
     assert "curl -N http://127.0.0.1:9000/v1/chat/completions" in text
     assert "-H 'Authorization: Bearer sg-client'" in text
     assert '"model":"tiny","stream":true' in text
+    assert "http://127.0.0.1:9000/admin/chat " in text
     assert "Ctrl-C" in text
 
 

@@ -31,7 +31,9 @@ def test_a_newcomer_gets_an_answer_in_a_conversation_and_its_pace(look: Looks, o
         say(page, text)
         expect(page.locator(".message .said")).to_have_count(turn)
         expect(page.locator(".message .said").last).to_contain_text("tokens/s")
-    assert len(page.locator(".message .text").nth(1).inner_text()) > 0
+        said = page.locator('.message[data-role="assistant"] .text').last.inner_text()
+        assert said
+        expect(page.get_by_role("status")).to_contain_text(said.split()[0])
     page.get_by_text("The same request with curl").click()
     line = page.locator("#curl").inner_text()
     messages = body_in(line)["messages"]
