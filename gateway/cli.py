@@ -113,6 +113,38 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
     click.echo(forms[form](question, totals), nl=False)
 
 
+@main.command()
+@click.option("--script", type=EXISTING_FILE, metavar="FILE", help="What it says and does, a TOML file.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
+@click.option(
+    "--ready", type=click.Path(path_type=Path), metavar="FILE", help="Gets the URL once it listens."
+)
+@click.option("--alias", metavar="NAME", help="Its model's name, as llama-server's --alias.")
+@click.option("-np", "--parallel", "slots", type=click.IntRange(min=1), metavar="N", help="Slots.")
+@click.option("--seed", type=int, metavar="N", help="The same seed says the same.")
+def fake(
+    *,
+    script: Path | None,
+    host: str,
+    port: int,
+    ready: Path | None,
+    alias: str | None,
+    slots: int | None,
+    seed: int | None,
+) -> None:
+    """Run a scripted llama-server, for tests without a GPU."""
+    from gateway.fake import ScriptError
+    from gateway.fake.program import FakeOptions, run_fake
+
+    options = FakeOptions(script, host, port, ready, alias, slots, seed)
+    try:
+        sys.exit(run_fake(options, os.environ))
+    except ScriptError as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(USAGE_ERROR)
+
+
 @main.group()
 def keys() -> None:
     """Make keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
@@ -61,6 +61,8 @@ class Fleet:
         self._started = False
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.usage = usage or Usage()
+        self.on_ended: Callable[[RequestContext], None] = lambda _: None
+        """Told of every request that has ended, after all others. Must not raise."""
         self.apply(settings)
         self.limiter.restore(self.usage.day, self.usage.tokens_today)
 
@@ -186,6 +188,7 @@ class Fleet:
         self.history.put(context)
         self.metrics.observe(context)
         self.usage.note(context)
+        self.on_ended(context)
 
     def wish(self, model: str) -> None:
         """Somebody needs this model without a slot of it: it should be loaded where that can be."""

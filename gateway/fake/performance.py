@@ -18,7 +18,7 @@ from gateway.fake.chat import ChatTeller
 from gateway.fake.control import Counters
 from gateway.fake.sampling import at_work
 from gateway.fake.scene import Fault, FaultKind
-from gateway.fake.score import Score
+from gateway.fake.score import Progress, Score
 from gateway.fake.slots import Slots
 from gateway.fake.speech import Kind, Token
 from gateway.fake.teller import Teller
@@ -152,7 +152,7 @@ class Performance:
 
     async def _perform(self) -> None:
         house, told = self._house, self.teller.told
-        await self._score.prefill(self, told.voice.prompt_tokens, self._progress)
+        await self._score.prefill(self, told.voice.prompt_tokens, self._progress())
         house.counters.prompt_tokens += told.voice.prompt_tokens - told.voice.cached_tokens
         house.counters.cached_tokens += told.voice.cached_tokens
         told.finish = self._score.finish
@@ -182,12 +182,17 @@ class Performance:
             ],
         }
 
-    async def _progress(self, share: float) -> None:
+    def _progress(self) -> Progress | None:
         """Of the prompt, for a request that wants to hear of it."""
         teller, voice = self.teller, self.teller.told.voice
-        if isinstance(teller, ChatTeller) and voice.body.get("return_progress"):
-            to_read = voice.prompt_tokens - voice.cached_tokens
+        if not isinstance(teller, ChatTeller) or not voice.body.get("return_progress"):
+            return None
+        to_read = voice.prompt_tokens - voice.cached_tokens
+
+        async def tell(share: float) -> None:
             await self._telling.tell(teller.progress(voice.cached_tokens + round(share * to_read)))
+
+        return tell
 
     async def _say(self, token: Token) -> None:
         house = self._house

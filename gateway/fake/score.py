@@ -34,8 +34,8 @@ class Waits(Protocol):
 class Score(Protocol):
     finish: str
 
-    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress) -> None:
-        """Return when the prompt has been read."""
+    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
+        """Return when the prompt has been read. `progress` is there if somebody wants to hear of it."""
         ...
 
     async def next(self, waits: Waits) -> Token | Fault | None: ...
@@ -66,14 +66,17 @@ class TimedScore:
         self._due = 0.0
         self._clock = asyncio.get_running_loop().time
 
-    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress) -> None:
+    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
         began, takes = self._clock(), self._pace.prefill(prompt_tokens)
-        await progress(0.0)
-        for step in range(1, _PROGRESS_STEPS + 1) if takes else ():
-            await waits.until(began + takes * step / _PROGRESS_STEPS)
-            if step < _PROGRESS_STEPS:
+        if progress is None:
+            await waits.until(began + takes)
+        else:
+            await progress(0.0)
+            for step in range(1, _PROGRESS_STEPS) if takes else ():
+                await waits.until(began + takes * step / _PROGRESS_STEPS)
                 await progress(step / _PROGRESS_STEPS)
-        await progress(1.0)
+            await waits.until(began + takes)
+            await progress(1.0)
         self._due = began + takes
 
     async def next(self, waits: Waits) -> Token | Fault | None:

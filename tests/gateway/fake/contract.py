@@ -1,6 +1,6 @@
 """What of an answer is a contract: everything but what it says.
 
-Status line, names and order of headers, names, order and kinds of members, the sequence of frames, and how
+Status line, the set of headers, names, order and kinds of members, the sequence of frames, and how
 the body ends. Numbers are one kind, texts are one kind; what programs switch on is compared as it is.
 """
 
@@ -86,8 +86,9 @@ def in_order(frames: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def header_contract(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[bytes, bytes], ...]:
+    """A set: llama-server's own order is another one in each of its processes."""
     varying = (b"content-length", b"process-start-time-unix")
-    return tuple((name, b"" if name in varying else value) for name, value in headers)
+    return tuple(sorted((name, b"" if name in varying else value) for name, value in headers))
 
 
 async def contract_of(url: str, method: str, path: str, body: object, *headers: bytes) -> Contract:
