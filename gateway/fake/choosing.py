@@ -30,18 +30,19 @@ class Choosing:
         self._scene = scene
         self._matched: Counter[int] = Counter()
 
-    def reply(self, asked: Asked, head: Head) -> Reply:
-        """Raises `Problem` where the request says what cannot be played."""
+    def reply(self, asked: Asked, head: Head) -> Reply | None:
+        """None: nothing matches. Raises `Problem` where the request says what cannot be played."""
         reply = self._matching(asked)
         own = _from_headers(head) | _from_body(asked.body)
         if not own:
             return reply
+        reply = reply or self._scene.otherwise
         try:
             return changed(reply, own)
         except ScriptError as error:
             raise Problem(400, f"fake: {error}", "invalid_request_error") from error
 
-    def _matching(self, asked: Asked) -> Reply:
+    def _matching(self, asked: Asked) -> Reply | None:
         for number, reply in enumerate(self._scene.replies):
             if not _matches(reply.when, asked):
                 continue
@@ -49,7 +50,7 @@ class Choosing:
             nth, times = reply.when.nth, reply.when.times
             if nth in (None, self._matched[number]) and (times is None or self._matched[number] <= times):
                 return reply
-        return self._scene.otherwise
+        return None if self._scene.machine.strict else self._scene.otherwise
 
 
 def _matches(when: When, asked: Asked) -> bool:

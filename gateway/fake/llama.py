@@ -53,9 +53,13 @@ class Exchange:
     reply: Reply
     status: int | None = None
     outcome: str = "running"
-    """`complete`, `failed`, `abandoned`, or the name of the fault that ended it."""
+    """`complete`, `failed`, `abandoned`, `unmatched`, or the name of the fault that ended it."""
     scripted: bool = False
     """It failed because the script says so."""
+
+    @property
+    def named(self) -> str:
+        return f"{self.asked.path} {self.asked.model or ''} {self.asked.said[:80]!r}"
 
 
 class FakeLlama:
@@ -128,9 +132,12 @@ class FakeLlama:
             return _written(line, answer(200, looked_up(question)))
         reply = self._choosing.reply(question, request.head)
         request_id = (request.head.get(b"x-request-id") or b"").decode("latin-1")
-        exchange = Exchange(question, request_id, reply)
+        exchange = Exchange(question, request_id, reply or Reply())
         self.exchanges.append(exchange)
         self.on_change()
+        if reply is None:
+            exchange.status, exchange.outcome = 404, "unmatched"
+            raise Problem(404, "no reply of the script matches", "not_found_error")
         try:
             self._refuse(question, reply)
             if question.door.generates:

@@ -142,6 +142,8 @@ class Machine:
     n_ctx: int = 4096
     """Context of one slot, or of all together where the cache is unified."""
     seed: int = 1
+    strict: bool = False
+    """Only what a reply matches is answered; anything else is 404 and counted."""
     load_s: float = 0.0
     ping_s: float = 30.0
     quiet_s: float = 1.0
