@@ -157,6 +157,7 @@ def fake(
 @click.option("--max-s", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True)
 @click.option("--expect", "expected", multiple=True, metavar="CODE", help="An error that may happen.")
 @click.option("--key", metavar="KEY", help="Default: a new one.", envvar="SLOTGATE_CI_KEY", show_envvar=True)
+@click.option("--control", is_flag=True, hidden=True)
 @click.option("--with-parent", is_flag=True, help="End when the process that started this does.")
 @click.option("--verbose", is_flag=True, help="Log every request.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")

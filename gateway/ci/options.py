@@ -26,6 +26,8 @@ class CiOptions:
     """Error codes of requests that may fail."""
     with_parent: bool = False
     """End when the process that started us does."""
+    control: bool = False
+    """Let the test that started us lead the scripted server."""
     verbose: bool = False
     command: tuple[str, ...] = ()
     key: str | None = field(default=None, repr=False)

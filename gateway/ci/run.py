@@ -25,18 +25,23 @@ from gateway.backend import Backend, BackendState
 from gateway.child import die_with_parent
 from gateway.children import Children
 from gateway.ci.command import environment_for, run_command
+from gateway.ci.control import Control
 from gateway.ci.junit import junit_xml, write_junit
 from gateway.ci.options import CiOptions
-from gateway.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn
+from gateway.ci.stage import Changed
+from gateway.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn, Table
 from gateway.ci.verdict import Verdict, in_words
+from gateway.fake.connection import Connection
 from gateway.fake.program import FakeOptions, scene_for
 from gateway.fleet import Fleet
 from gateway.keys import hash_key, new_key
 from gateway.logs import configure_logging
+from gateway.ports import LOOPBACK
 from gateway.ready_file import ReadyFile
+from gateway.reloading import LiveGateway
 from gateway.serve import assemble
 from gateway.server import ListenError, Server
-from gateway.settings import Settings, parse
+from gateway.settings import Settings, SettingsError, parse
 from gateway.stopping import stop_signals
 
 __all__ = ["run_ci"]
@@ -58,17 +63,21 @@ def run_ci(options: CiOptions, environ: Mapping[str, str] = os.environ) -> int:
         die_with_parent(signal.SIGTERM)
     configure_logging(logging.INFO if options.verbose else logging.WARNING)
     try:
-        return uvloop.run(_Run(options, environ, _stand_in(options, environ)).main())
+        return uvloop.run(_Run(options, environ).main())
     except (ListenError, OSError) as error:
         print(f"slotgate ci: {error}", file=sys.stderr)
         return USAGE_ERROR
 
 
 class _Run:
-    def __init__(self, options: CiOptions, environ: Mapping[str, str], stand_in: StandIn) -> None:
+    def __init__(self, options: CiOptions, environ: Mapping[str, str]) -> None:
         self._options = options
         self._environ = environ
-        self._stand_in = stand_in
+        self._stand_in = _stand_in(options, environ, self._begin_anew)
+        self._app: LiveGateway | None = None
+        self._fleet: Fleet | None = None
+        self._sections: Table = {}
+        """Settings beside those of every run."""
         self._keys = _Keys(options.key or new_key())
         self._verdict = Verdict(options.expected)
         self._stop = asyncio.Event()
@@ -80,8 +89,8 @@ class _Run:
             alarm = asyncio.get_running_loop().call_later(self._options.max_s, self._time_is_over)
             try:
                 async with self._stand_in:
-                    async with self._gateway() as server:
-                        ready.write(self._told(server.url))
+                    async with self._gateway() as server, self._controlled() as control:
+                        ready.write(self._told(server.url) | control)
                         code = await self._use(server.url)
                     return self._judged(code)  # the gateway has told of every request by now
             finally:
@@ -91,7 +100,7 @@ class _Run:
 
     def _settings(self) -> Settings:
         options = self._options
-        document = {
+        document: Table = {
             "server": {
                 "host": options.host,
                 "port": options.port,
@@ -103,6 +112,9 @@ class _Run:
             "backend": [{"health_interval_s": 0.5, **self._stand_in.backend}],
             "usage": {"store": "none"},
         }
+        for name, section in self._sections.items():
+            both = isinstance(section, dict) and isinstance(document.get(name), dict)
+            document[name] = {**document[name], **section} if both else section
         return parse(document, {name: value for name, value in self._environ.items() if "__" in name})
 
     @asynccontextmanager
@@ -112,8 +124,9 @@ class _Run:
         async with AsyncExitStack() as stack:
             children = await stack.enter_async_context(Children.of(settings, self._environ))
             located, environ = children.located(settings), children.environ(self._environ)
-            assembled = assemble(located, environ, written=settings, children=children)
+            assembled = assemble(located, environ, written=settings, load=self._settings, children=children)
             app, fleet = await stack.enter_async_context(assembled)
+            self._app, self._fleet = app, fleet
             fleet.on_ended = self._verdict.hear
             server = Server(app, settings.server)
             await server.listen()
@@ -140,6 +153,37 @@ class _Run:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    # -- led by a test
+
+    @asynccontextmanager
+    async def _controlled(self) -> AsyncIterator[Table]:
+        """What the ready file says of it."""
+        stage = self._stand_in.stage if isinstance(self._stand_in, ScriptedServer) else None
+        if stage is None or not self._options.control:
+            yield {}
+            return
+        token = new_key()
+        control = Control(stage, token)
+        listener = await asyncio.get_running_loop().create_server(lambda: Connection(control), LOOPBACK, 0)
+        port: int = listener.sockets[0].getsockname()[1]
+        try:
+            yield {"control": {"port": port, "token": token}}
+        finally:
+            listener.close()
+            control.abort()
+
+    async def _begin_anew(self, sections: Table) -> None:
+        """The stand-in is another one. Raises `SettingsError`; then everything goes on as it was."""
+        assert self._app is not None
+        assert self._fleet is not None
+        before, self._sections = self._sections, sections
+        try:
+            await self._app.reload()
+        except SettingsError:
+            self._sections = before
+            raise
+        await self._ready(self._fleet)
 
     def _told(self, url: str) -> dict[str, object]:
         return {
@@ -184,9 +228,9 @@ def _both(first: Callable[[Backend], None], second: Callable[[Backend], None], b
     second(backend)
 
 
-def _stand_in(options: CiOptions, environ: Mapping[str, str]) -> StandIn:
+def _stand_in(options: CiOptions, environ: Mapping[str, str], on_reset: Changed) -> StandIn:
     if options.upstream is not None:
         return RunningServer(options.upstream)
     if options.model is not None:
         return RealModel(options.model, environ)
-    return ScriptedServer(scene_for(FakeOptions(script=options.script), {}))
+    return ScriptedServer(scene_for(FakeOptions(script=options.script), {}), on_reset)

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from gateway.ci.stage import Changed, ScriptedStage
 from gateway.fake import FakeServer, Scene
+from gateway.fake.llama import Exchange
 from gateway.packages import Installed
 from gateway.run_options import RunOptions
 from gateway.run_plan import prepare
@@ -46,35 +48,42 @@ class StandIn(Protocol):
 class ScriptedServer:
     """In this process: there is nothing to be left behind."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, on_reset: Changed) -> None:
+        """`on_reset` has the gateway go on with another server, under further settings."""
         self._scene = scene
-        self.server: FakeServer | None = None
+        self._on_reset = on_reset
+        self.stage: ScriptedStage | None = None
 
     async def __aenter__(self) -> Self:
-        self.server = FakeServer(self._scene)
-        await self.server.listen()
+        self.stage = ScriptedStage(self._scene, self._on_reset)
+        await self._server.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self.server is not None
-        await self.server.close()
+        await self._server.close()
 
     @property
     def backend(self) -> Table:
-        assert self.server is not None
-        return {"name": "fake", "url": self.server.url, "models": list(self._scene.models)}
+        server = self._server
+        return {"name": "fake", "url": server.url, "models": list(server.llama.scene.models)}
 
     def meant_to_fail(self, request_id: str) -> bool:
         """After a scripted crash any failure may be its consequence."""
-        assert self.server is not None
-        llama = self.server.llama
-        named = (exchange for exchange in llama.exchanges if exchange.request_id == request_id)
-        return llama.crashes > 0 or any(exchange.scripted for exchange in named)
+        named = (exchange for exchange in self._exchanges if exchange.request_id == request_id)
+        return self._server.llama.crashes > 0 or any(exchange.scripted for exchange in named)
 
     def unmatched(self) -> list[str]:
-        assert self.server is not None
-        exchanges = self.server.llama.exchanges
-        return [exchange.named for exchange in exchanges if exchange.outcome == "unmatched"]
+        return [exchange.named for exchange in self._exchanges if exchange.outcome == "unmatched"]
+
+    @property
+    def _server(self) -> FakeServer:
+        assert self.stage is not None
+        return self.stage.server
+
+    @property
+    def _exchanges(self) -> list[Exchange]:
+        assert self.stage is not None
+        return [*self.stage.past, *self._server.llama.exchanges]
 
 
 class RealModel:

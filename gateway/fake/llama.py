@@ -9,6 +9,7 @@ and the request, so that the same request gets the same bytes whatever happens b
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -108,6 +109,11 @@ class FakeLlama:
             after = (b"Accept-Ranges: bytes",) if only_head else ()
             line.write(answer(problem.status, problem.body, after=after, only_head=only_head))
             return False
+
+    def play(self, scene: Scene) -> None:
+        """Go on with other replies. The machine stays as it is; what has matched is counted anew."""
+        self.scene = dataclasses.replace(scene, machine=self.scene.machine)
+        self._choosing = Choosing(self.scene)
 
     # -- the control plane
 
@@ -272,6 +278,7 @@ class FakeLlama:
             score = timed if self.score_of is None else self.score_of(question, reply, timed)
             teller = teller_of(Told(voice, index))
             found.append(Performance(self._house, teller, score, telling, wanted, endless=endless))
+        self.on_change()
         return found
 
     async def _compute(self, question: Asked, reply: Reply, line: Line, exchange: Exchange) -> bool:

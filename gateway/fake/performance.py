@@ -155,7 +155,6 @@ class Performance:
         await self._score.prefill(self, told.voice.prompt_tokens, self._progress())
         house.counters.prompt_tokens += told.voice.prompt_tokens - told.voice.cached_tokens
         house.counters.cached_tokens += told.voice.cached_tokens
-        told.finish = self._score.finish
         while (cue := await self._score.next(self)) is not None:
             self._survive()
             if isinstance(cue, Fault):
@@ -165,6 +164,8 @@ class Performance:
             if self._length >= house.n_ctx:
                 told.finish = "length"
                 break
+        else:
+            told.finish = self._score.finish
         for events in self.teller.end():
             await self._telling.tell(_without_the_last(events) if self._endless else events)
 

@@ -21,7 +21,7 @@ import orjson
 from gateway.fake.scene import Fault, FaultKind, Machine, Pace, Reply, Scene, When
 from gateway.fake.speech import Call
 
-__all__ = ["ScriptError", "changed", "read_script", "scene_of"]
+__all__ = ["ScriptError", "changed", "cue_fault", "read_script", "scene_of"]
 
 Value = TypeVar("Value")
 _REPLY_PARTS: Final = frozenset({"when", "pace", "fault", "calls"})
@@ -74,6 +74,15 @@ def changed(reply: Reply, members: Mapping[str, Any]) -> Reply:
     if faults or other is None:
         raise ScriptError(faults)
     return other
+
+
+def cue_fault(value: object) -> Fault:
+    """A fault by itself, a name or a table. Raises `ScriptError`."""
+    faults: list[str] = []
+    fault = _fault(value, "fault", faults)
+    if fault is None or faults:
+        raise ScriptError(faults)
+    return fault
 
 
 def _reply(entry: object, place: str, faults: list[str], start: Reply | None = None) -> Reply | None:
