@@ -26,6 +26,7 @@ THIRD_PARTIES = {
         "gateway.upstream.transport",
     },
     "psycopg": {"gateway.usage.postgres"},
+    "pytest": {"gateway.pytest_plugin"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
     "python_multipart": {"gateway.multipart"},
@@ -37,7 +38,7 @@ THIRD_PARTIES = {
         "gateway.protocol",
         "gateway.server",
     },
-    "uvloop": {"gateway.serve"},
+    "uvloop": {"gateway.ci.run", "gateway.serve"},
 }
 """Clients and frameworks, each with the few modules that know them."""
 WHOLE_PACKAGES = ("gateway.settings",)
