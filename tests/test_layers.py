@@ -26,7 +26,7 @@ THIRD_PARTIES = {
         "gateway.upstream.transport",
     },
     "psycopg": {"gateway.usage.postgres"},
-    "pytest": {"gateway.pytest_plugin"},
+    "pytest": {"gateway.pytest_plugin.fixtures"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
     "python_multipart": {"gateway.multipart"},

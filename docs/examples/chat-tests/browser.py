@@ -65,6 +65,6 @@ def page_url(origin: str, gateway: str, key: str, **more: str) -> str:
     return f"{origin}/chat_page.html?{urlencode({'url': gateway, 'key': key, **more})}"
 
 
-def send(page: Any, said: str) -> None:  # noqa: ANN401
+def send(page: Any, said: str) -> None:
     page.fill("#said", said)
     page.click("button")

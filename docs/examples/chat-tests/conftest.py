@@ -11,10 +11,10 @@ import pytest
 class Chat:
     """A client of the application under test would stand here."""
 
-    def __init__(self, slotgate: Any) -> None:  # noqa: ANN401
+    def __init__(self, slotgate: Any) -> None:
         self._slotgate = slotgate
 
-    def open(self, said: str, **members: Any) -> Any:  # noqa: ANN401
+    def open(self, said: str, **members: Any) -> Any:
         """The answer as it comes."""
         body = {"model": "fake", "messages": [{"role": "user", "content": said}], **members}
         request = urllib.request.Request(
@@ -24,7 +24,7 @@ class Chat:
         )
         return urllib.request.urlopen(request, timeout=10)
 
-    def ask(self, said: str, **members: Any) -> Any:  # noqa: ANN401
+    def ask(self, said: str, **members: Any) -> Any:
         """The message of an answer that is no stream."""
         with self.open(said, **members) as answer:
             return json.load(answer)["choices"][0]["message"]
@@ -38,5 +38,5 @@ class Chat:
 
 
 @pytest.fixture
-def chat(slotgate: Any) -> Chat:  # noqa: ANN401
+def chat(slotgate: Any) -> Chat:
     return Chat(slotgate)
