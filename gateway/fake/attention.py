@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["Abandoned", "Attention"]
 
@@ -32,9 +32,18 @@ class Attention:
         """Somebody got something."""
         self._last_result = self._loop.time()
 
-    async def wait(self, happening: asyncio.Future[Result], look: Callable[[], None]) -> Result:
-        """The result of `happening`; `look` is called whenever all has been quiet, and may raise."""
+    async def wait(
+        self,
+        happening: asyncio.Future[Result],
+        look: Callable[[], None],
+        doom: asyncio.Future[None] | None = None,
+    ) -> Result:
+        """The result of `happening`; `look` is called whenever all has been quiet, and may raise.
+
+        It has to raise once `doom` has come, and is called at once then.
+        """
         began = self._loop.time()
+        awaited: set[asyncio.Future[Any]] = {happening} if doom is None else {happening, doom}
         try:
             while not happening.done():
                 quiet_at = max(self._last_result, began) + self.quiet_s
@@ -42,12 +51,16 @@ class Attention:
                     began = now
                     look()
                     continue
-                await asyncio.wait({happening}, timeout=quiet_at - now)
+                await asyncio.wait(awaited, timeout=quiet_at - now, return_when=asyncio.FIRST_COMPLETED)
+                if doom is not None and doom.done():
+                    look()
             return happening.result()
         finally:
             happening.cancel()
 
-    async def until(self, when: float, look: Callable[[], None]) -> None:
+    async def until(
+        self, when: float, look: Callable[[], None], doom: asyncio.Future[None] | None = None
+    ) -> None:
         """Return at that time of the loop's clock."""
         if when <= self._loop.time():
             await asyncio.sleep(0)
@@ -55,7 +68,7 @@ class Attention:
         arrival: asyncio.Future[None] = self._loop.create_future()
         alarm = self._loop.call_at(when, _arrive, arrival)
         try:
-            await self.wait(arrival, look)
+            await self.wait(arrival, look, doom)
         finally:
             alarm.cancel()
 

@@ -135,11 +135,11 @@ class Performance:
     # -- how a score waits
 
     async def until(self, when: float) -> None:
-        await self._house.attention.until(when, self._look)
+        await self._house.attention.until(when, self._look, self._doom)
         self._survive()
 
     async def wait(self, happening: asyncio.Future[Result]) -> Result:
-        result = await self._house.attention.wait(happening, self._look)
+        result = await self._house.attention.wait(happening, self._look, self._doom)
         self._survive()
         return result
 
