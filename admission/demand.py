@@ -28,6 +28,16 @@ class Demand:
     body_bytes: int = 0
     """Size of the body that waits with the ticket."""
 
+    tokens: int = 0
+    """Room in the context that prompt and answer need, where slots share one; 0: nobody has to know."""
+    open_ended: bool = False
+    """Whether the answer may become longer than that: it is then counted with a slot's share at least."""
+    warm_slots: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """By the names of pools: the number of the slot that did it, where slots have numbers."""
+    numbered: bool = True
+    """Whether the backend can be told in the request which of its slots to use."""
+    isolated: bool = False
+    """Whether nothing of it may be left in a slot that somebody else gets."""
     warmth: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By the names of pools: how much of the work each has probably done already, in bytes of the prompt."""
 

@@ -1,7 +1,7 @@
 """Who is next at one pool: start-time fair queueing between tenants, arrival order within one.
 
 Every pool has an `Order`. A ticket waits in a `Flow` (the tickets that one tenant has for one model,
-with one priority and one width, in arrival order), and a flow stands in the order of every pool that
+of one kind, in arrival order), and a flow stands in the order of every pool that
 may serve it. So pools need not agree on anything, and a busy pool is shared by those who wait for it,
 whatever goes on at others.
 
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from admission.demand import Demand, Priority
 from admission.ticket import Ticket
 
-__all__ = ["BATCH_TURN", "Charge", "Flow", "Order"]
+__all__ = ["BATCH_TURN", "Charge", "Flow", "Kind", "Order", "kind_of"]
 
 BATCH_TURN = 8
 _SPARE = 64
@@ -50,6 +50,15 @@ class Share:
     def __init__(self) -> None:
         self.finish = 0.0
         self.flows: dict[Flow, None] = {}
+
+
+Kind = tuple[Priority, int, bool, int]
+"""Priority, width, whether a slot's number can be told, and size in powers of two: where one ticket of a kind
+fits, the others mostly do."""
+
+
+def kind_of(demand: Demand) -> Kind:
+    return demand.priority, demand.width, demand.numbered, demand.tokens.bit_length()
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class Flow:
 
     def __init__(self, demand: Demand) -> None:
         self.tenant = demand.tenant
-        self.kind = (demand.priority, demand.width)
+        self.kind = kind_of(demand)
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
         self.standings: dict[Order, Standing] = {}
 
@@ -130,7 +139,7 @@ class Order:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
-        self._heaps: dict[tuple[Priority, int], list[tuple[float, int, int, Flow]]] = {}
+        self._heaps: dict[Kind, list[tuple[float, int, int, Flow]]] = {}
         self._now = dict.fromkeys(Priority, 0.0)
         self._shares: dict[tuple[Priority, str], Share] = {}
         self._sweep_at = 2 * _REMEMBERED
@@ -143,7 +152,7 @@ class Order:
         return f"<Order {self._flows.total()} flows, {len(self._shares)} tenants, {entries} entries>"
 
     def heads(self) -> list[Ticket]:
-        """The next ticket of each priority and width, left in its place; first comes first."""
+        """The next ticket of each kind, left in its place; first comes first."""
         tops = [(kind, top) for kind, heap in self._heaps.items() if (top := self._top(heap)) is not None]
         ranked = [(self._rank(kind[0]), start, seq, flow) for kind, (start, seq, _, flow) in tops]
         return [flow.head for _, _, _, flow in sorted(ranked, key=lambda entry: entry[:3])]

@@ -61,8 +61,11 @@ class Lease:
         "granted_at",
         "outcome",
         "pool_name",
+        "slots",
         "started_at",
         "state",
+        "tokens",
+        "width",
     )
 
     def __init__(
@@ -73,9 +76,17 @@ class Lease:
         clock: Callable[[], float],
         on_cost: Callable[[float], None],
         on_release: Callable[[Lease], None],
+        width: int | None = None,
     ) -> None:
+        """`width` where it is not what the demand asks for."""
         self.demand = demand
         self.pool_name = pool_name
+        self.width = demand.width if width is None else width
+        """How many slots it holds: what the demand asks for, or more where its pool says so."""
+        self.slots: tuple[int, ...] = ()
+        """Their numbers, where its pool numbers them."""
+        self.tokens = 0
+        """Its part of the context, where the slots of its pool share one."""
         self.granted_at = clock()
         self.started_at: float | None = None
         self.delivered = False
@@ -90,10 +101,6 @@ class Lease:
     def __repr__(self) -> str:
         ended = f" {self.outcome.value}" if self.outcome else ""
         return f"<Lease {self.pool_name} x{self.width} {self.demand.tenant} {self.state.value}{ended}>"
-
-    @property
-    def width(self) -> int:
-        return self.demand.width
 
     @property
     def live(self) -> bool:

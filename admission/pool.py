@@ -1,20 +1,31 @@
 """The slots of one backend: how many there are, who holds them, which are not known to be idle.
 
-    free = total - live leases - quarantined - foreign        (never below zero)
+    free = total - live leases - quarantined - being cleaned - foreign        (never below zero)
 
 `total` follows the backend: shrinking evicts nobody, growing grants at once. Foreign work (of others,
 on a shared backend) lowers what is free while it lasts and takes no slot away for good.
+
+**A pool that numbers its slots** gives each lease the numbers of those it holds, so that the request can
+say which slot is to serve it, and a slot that an isolated request has used is cleaned before the next one
+gets it. Everybody has to say it then, or the backend would put somebody into a slot that is promised to
+another. A request that cannot, or that takes several slots, of which only one can be said, gets all.
+
+**A pool whose slots share one context** (llama-server's unified KV cache) has room for so many tokens,
+whatever its slots: when it runs out, llama-server ends everything that runs. So a lease also takes the tokens
+that its demand states, and one that would not fit waits.
 
 This module never awaits and reads no clock. It changes counts; who gets a freed slot is the scheduler's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 
+from admission.demand import Demand
 from admission.lease import Lease, Outcome
-from admission.quarantine import Probe, Quarantine
+from admission.quarantine import Probe, Quarantine, QuarantinedSlot
 
 __all__ = ["PoolStatus", "SlotPool"]
 
@@ -45,6 +56,14 @@ class SlotPool:
         """False while the backend loads, drains or fails: no grants, but running leases go on."""
         self.loading_until: float | None = None
         """While its backend loads: those who wait for it do not use up their time until then."""
+        self.numbered = False
+        """Whether each lease is told which slots it holds. To be set before the first one."""
+        self.unclean: dict[int, None] = {}
+        """Slots in which an isolated request may have left something."""
+        self.on_unclean: Callable[[], None] = _nobody_asks
+        """Called when slots have to be cleaned: whoever does it sets it, and calls `cleaned`."""
+        self.context = 0
+        """Tokens that all slots share; 0: each has a context of its own."""
         self.on_trial = False
         """One lease at a time: nobody knows whether the backend works."""
         self.leases: dict[Lease, None] = {}
@@ -61,6 +80,8 @@ class SlotPool:
         """Called when slots have to be verified: whoever probes sets it."""
         self._trying: Lease | None = None
         """The one that was granted on trial."""
+        self._used: OrderedDict[int, None] = OrderedDict()
+        """The numbers of its slots, the one that was used longest ago first."""
         self._leased = 0
         self._ours_at_most = 0
         """Slots that leases held when the last probe left, or were granted since."""
@@ -79,13 +100,46 @@ class SlotPool:
     def free(self) -> int:
         if self.on_trial and self._trying is not None:
             return 0
-        return max(0, self.total - self._leased - len(self.quarantine) - self.foreign)
+        return max(0, self.total - self._leased - self.withheld - self.foreign)
+
+    @property
+    def withheld(self) -> int:
+        """Slots that nobody has and nobody gets: not known to be idle, or not clean."""
+        return len(self.quarantine) + len(self.unclean)
+
+    def width_of(self, demand: Demand) -> int:
+        """How many slots a lease for it holds here."""
+        exact = not self.numbered or (demand.width == 1 and demand.numbered)
+        return demand.width if exact else max(self.total, demand.width)
 
     @property
     def admissible(self) -> int:
         return self.free if self.admitting else 0
 
+    @property
+    def room(self) -> int:
+        """Tokens of a shared context that nobody holds; below zero when it shrank."""
+        held = sum(lease.tokens for lease in self.leases)
+        return self.context - held - sum(slot.tokens for slot in self.quarantine.slots)
+
+    def tokens_of(self, demand: Demand) -> int:
+        """What a lease for it takes of a shared context: never more than there is, for then it runs alone."""
+        if not self.context:
+            return 0
+        share = self.context * demand.width // max(1, self.total) if demand.open_ended else 0
+        return min(max(demand.tokens, share), self.context)
+
+    def has_room(self, demand: Demand) -> bool:
+        """Whether only a slot is missing, if anything is."""
+        return not self.context or self.tokens_of(demand) <= self.room
+
+    def fits(self, demand: Demand) -> bool:
+        return self.width_of(demand) <= self.free and self.has_room(demand)
+
     def take(self, lease: Lease) -> None:
+        lease.tokens = self.tokens_of(lease.demand)
+        if self.numbered:
+            lease.slots = tuple(sorted(self._free_numbers(lease.demand)[: lease.width]))
         self.leases[lease] = None
         self._trying = lease if self.on_trial else None
         self._leased += lease.width
@@ -94,6 +148,9 @@ class SlotPool:
     def give_back(self, lease: Lease, now: float) -> None:
         """A lease has ended; its slots are idle or quarantined, as its outcome says."""
         del self.leases[lease]
+        for number in lease.slots:
+            self._used[number] = None
+            self._used.move_to_end(number)
         if lease is self._trying:
             self._trying = None
         self._leased -= lease.width
@@ -102,6 +159,8 @@ class SlotPool:
         if not lease.outcome.verified:
             self.quarantine.add(lease, now, total=self.total)
             self.on_quarantine()
+        elif lease.demand.isolated and lease.outcome is not Outcome.UNUSED:
+            self._clean(lease.slots)
         if lease.outcome is Outcome.FINISHED:
             took = now - lease.granted_at
             smoothed = self.service_s if self.service_s is not None else took
@@ -114,20 +173,40 @@ class SlotPool:
         self._ours_at_most = self._leased
         return self.quarantine.sent(now, self.leases)
 
-    def probe_answered(self, probe: Probe, running: frozenset[Hashable] | None, now: float) -> int:
-        """`running` names the tasks that the backend was working on; None if that stays unknown.
+    def probe_answered(
+        self,
+        probe: Probe,
+        running: frozenset[Hashable] | None,
+        now: float,
+        busy: Collection[int] = (),
+    ) -> int:
+        """`running` names the tasks that the backend was working on, in the slots `busy`; None if that stays
+        unknown.
 
         To be called `SETTLE_S` after the answer came. Returns how many slots have left the quarantine.
         """
-        returned = self.quarantine.answered(probe, running, now, total=self.total)
+        returned = self.quarantine.answered(probe, running, now, total=self.total, busy=busy)
+        self._left(returned)
         if running is not None:
             ours = self._ours_at_most + self.quarantine.closed_before(probe)
             self.foreign = max(0, len(running) - ours)
-        return returned
+        return len(returned)
+
+    def expire(self, now: float, max_s: float) -> int:
+        """For a backend that does not serve `/slots`: free what was in quarantine for `max_s` seconds."""
+        returned = self.quarantine.expire(now, max_s)
+        self._left(returned)
+        return len(returned)
+
+    def cleaned(self, number: int) -> None:
+        """Nothing of an isolated request is left in this slot."""
+        self.unclean.pop(number, None)
+        self._used.pop(number, None)
 
     def restarted(self) -> None:
         """The backend is a new process: whatever its slots were busy with is gone."""
         self.quarantine.clear()
+        self.unclean.clear()
         self.foreign = 0
 
     def next_probe_at(self) -> float | None:
@@ -138,11 +217,30 @@ class SlotPool:
             total=self.total,
             idle=self.free,
             leased=self._leased,
-            quarantined=len(self.quarantine),
+            quarantined=self.withheld,
             foreign=self.foreign,
             quarantined_oldest_s=self.quarantine.oldest_age_s(now),
             idle_s=0.0 if self.leases else now - self.idle_since,
         )
+
+    def _free_numbers(self, demand: Demand) -> list[int]:
+        """The one that holds most of the prompt comes first, then what is empty or was used longest ago."""
+        taken = {number for lease in self.leases for number in lease.slots}
+        taken.update(slot.number for slot in self.quarantine.slots if slot.number is not None)
+        free = set(range(self.total)) - taken - self.unclean.keys()
+        warm = demand.warm_slots.get(self.name)
+        empty = (number for number in sorted(free) if number not in self._used)
+        order = [*empty, *(number for number in self._used if number in free)]
+        return sorted(order, key=lambda number: number != warm)
+
+    def _left(self, returned: Iterable[QuarantinedSlot]) -> None:
+        self._clean(slot.number for slot in returned if slot.isolated)
+
+    def _clean(self, numbers: Iterable[int | None]) -> None:
+        left = [number for number in numbers if number is not None]
+        if left:
+            self.unclean.update(dict.fromkeys(left))
+            self.on_unclean()
 
 
 def mean_service_s(pools: Iterable[SlotPool]) -> float | None:

@@ -34,7 +34,7 @@ This module never awaits, reads no clock and opens no socket: the times are argu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 
 from admission.lease import Lease
@@ -73,14 +73,21 @@ class QuarantinedSlot:
     delivered: bool
     refills: bool
     """Whether the request may hold more work than slots: what is deferred takes the place of what ends."""
+    number: int | None = None
+    """Which slot it is, where that is known."""
+    isolated: bool = False
+    """Whether nothing of its request may be left in it."""
+    tokens: int = 0
+    """Its part of the context, where slots share one."""
     probed: bool = False
     """Whether a probe has left since the close."""
 
     @classmethod
-    def of(cls, lease: Lease, now: float, *, refills: bool) -> QuarantinedSlot:
+    def of(cls, lease: Lease, now: float, *, number: int | None, refills: bool) -> QuarantinedSlot:
         parsing_s = UNSTARTED_S + UNSTARTED_S_PER_MIB * lease.demand.body_bytes / _MIB
         visible_from = now if lease.started_at is not None else now + parsing_s
-        return cls(now, visible_from, lease.delivered, refills)
+        tokens = lease.tokens // lease.width
+        return cls(now, visible_from, lease.delivered, refills, number, lease.demand.isolated, tokens)
 
     @property
     def noticed_at_a_write(self) -> bool:
@@ -137,18 +144,17 @@ class Quarantine:
     def add(self, lease: Lease, now: float, *, total: int) -> None:
         """Every slot of an abandoned lease, from the moment its connection was closed."""
         refills = lease.width >= total
-        self.slots += [QuarantinedSlot.of(lease, now, refills=refills) for _ in range(lease.width)]
+        numbers = lease.slots or (None,) * lease.width
+        self.slots += [QuarantinedSlot.of(lease, now, number=number, refills=refills) for number in numbers]
 
     def clear(self) -> None:
         """The backend was restarted: nothing of ours is left in it."""
         self.slots.clear()
         self._views.clear()
 
-    def expire(self, now: float, max_s: float) -> int:
+    def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
         """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
-        before = len(self.slots)
-        self.slots = [slot for slot in self.slots if now - slot.closed_at < max_s]
-        return before - len(self.slots)
+        return self._keep([slot for slot in self.slots if now - slot.closed_at < max_s])
 
     def oldest_age_s(self, now: float) -> float:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)
@@ -178,20 +184,29 @@ class Quarantine:
 
     # -- what an answer means
 
-    def answered(self, probe: Probe, running: frozenset[Hashable] | None, now: float, *, total: int) -> int:
+    def answered(
+        self,
+        probe: Probe,
+        running: frozenset[Hashable] | None,
+        now: float,
+        *,
+        total: int,
+        busy: Collection[int] = (),
+    ) -> list[QuarantinedSlot]:
         """These tasks were running when the backend answered; None if it gave no answer that can be read.
 
-        Returns how many slots have left the quarantine.
+        `busy` are the numbers of their slots, where slots are numbered: of two that may be the one that is
+        busy yet, it is the one that was seen so. Returns the slots that have left the quarantine.
         """
         self._asked_at = now
         if running is None:
-            return 0
+            return []
         self._add_view(View(probe.sent_at, running, probe.certain))
         for slot in self.slots:
             if slot.refills and slot.visible_from <= probe.sent_at:
                 slot.visible_from = probe.sent_at
                 slot.refills = len(running) >= total
-        return self._return_idle()
+        return self._return_idle(busy)
 
     def _add_view(self, latest: View) -> None:
         self._views.append(latest)
@@ -200,21 +215,28 @@ class Quarantine:
         if len(self._views) > _MOST_VIEWS:
             del self._views[1::2]
 
-    def _return_idle(self) -> int:
-        """Keep as many slots as may be busy by every view, oldest last."""
+    def _return_idle(self, busy: Collection[int]) -> list[QuarantinedSlot]:
+        """Keep as many slots as may be busy by every view: those seen busy first, oldest last."""
         room = {view: view.stale_at_most for view in self._views}
         kept: list[QuarantinedSlot] = []
-        for slot in reversed(self.slots):
+        newest_first = reversed(self.slots)
+        for slot in sorted(newest_first, key=lambda slot: slot.number not in busy):
             judging = [view for view in self._views if view.sent_at >= slot.visible_from]
             if all(room[view] > 0 for view in judging):
                 kept.append(slot)
                 for view in judging:
                     room[view] -= 1
-        returned = len(self.slots) - len(kept)
-        self.slots = kept[::-1]
+        returned = self._keep(kept)
         if not self.slots:
             self._views.clear()
         return returned
+
+    def _keep(self, kept: list[QuarantinedSlot]) -> list[QuarantinedSlot]:
+        """Returns those that leave."""
+        staying = {id(slot) for slot in kept}
+        leaving = [slot for slot in self.slots if id(slot) not in staying]
+        self.slots = [slot for slot in self.slots if id(slot) in staying]
+        return leaving
 
 
 def _has_its_slot(lease: Lease, now: float) -> bool:

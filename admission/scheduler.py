@@ -6,12 +6,13 @@ gate's order that fits. What holds after every call:
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
 I2  No slot idles while a ticket that may have it waits, but for slots held for a wide ticket.
-I3  Nobody overtakes within a tenant, a model, a priority and a width.
+I3  Nobody overtakes within a tenant, a model and a kind (priority, width, size).
 I4  Every ticket is settled exactly once; every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
-The order is that of `admission.fair`. A wide ticket that comes first and does not fit reserves the gate
-(`admission.reservation`); a ticket for one slot that comes first and does not fit lets nobody pass.
+The order is that of `admission.fair`. A ticket that comes first and needs more than there is, in slots or in
+tokens of a shared context, reserves the gate (`admission.reservation`); one that comes first and only misses
+its one slot lets nobody pass.
 
 A check and the taking of what it found are one step: nothing here awaits. Times come from `clock`.
 """
@@ -24,9 +25,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from admission.demand import Demand, Priority
+from admission.demand import Demand
 from admission.errors import Refusal, Refused
-from admission.fair import Charge, Flow, Order
+from admission.fair import Charge, Flow, Kind, Order, kind_of
 from admission.lease import Lease, Outcome
 from admission.pool import SlotPool, mean_service_s
 from admission.reservation import Reservation
@@ -78,7 +79,7 @@ class Lane:
         self.gates: tuple[Gate, ...] = ()
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         """All queued tickets in the order they came: deadlines are read off its front."""
-        self._flows: dict[tuple[str, Priority, int], Flow] = {}
+        self._flows: dict[tuple[str, Kind], Flow] = {}
 
     @property
     def pools(self) -> list[SlotPool]:
@@ -92,22 +93,22 @@ class Lane:
         for flow in self._flows.values():
             flow.stand_in(self._orders)
 
-    def too_narrow_for(self, width: int) -> bool:
+    def too_narrow_for(self, demand: Demand) -> bool:
         """Whether nothing that serves the model, or will when it has loaded, has so many slots."""
-        return all(pool.admitting and pool.total < width for pool in self.pools)
+        return all(pool.admitting and pool.total < demand.width for pool in self.pools)
 
     def reserved_for(self, ticket: Ticket) -> bool:
         return any(gate.reservation.ticket is ticket for gate in self.gates)
 
     def flow(self, demand: Demand) -> Flow:
-        return self._flows[_kind(demand)]
+        return self._flows[_flow_of(demand)]
 
     def join(self, ticket: Ticket) -> None:
         self.waiting[ticket.seq] = ticket
-        kind = _kind(ticket.demand)
-        flow = self._flows.get(kind)
+        name = _flow_of(ticket.demand)
+        flow = self._flows.get(name)
         if flow is None:
-            flow = self._flows[kind] = Flow(ticket.demand)
+            flow = self._flows[name] = Flow(ticket.demand)
         flow.join(ticket, self._orders)
 
     def leave(self, ticket: Ticket) -> None:
@@ -115,15 +116,15 @@ class Lane:
         flow = self.flow(ticket.demand)
         flow.leave(ticket)
         if not flow.tickets:
-            del self._flows[_kind(ticket.demand)]
+            del self._flows[_flow_of(ticket.demand)]
 
     @property
     def _orders(self) -> list[Order]:
         return [gate.order for gate in self.gates]
 
 
-def _kind(demand: Demand) -> tuple[str, Priority, int]:
-    return demand.tenant, demand.priority, demand.width
+def _flow_of(demand: Demand) -> tuple[str, Kind]:
+    return demand.tenant, kind_of(demand)
 
 
 class Scheduler:
@@ -310,7 +311,7 @@ class Scheduler:
         if lane is None:
             detail = f"no backend serves the model {demand.model!r}"
             raise self._no(Refusal.NO_BACKEND, detail, _UNKNOWN_SERVICE_S)
-        if lane.too_narrow_for(demand.width):
+        if lane.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
             raise self._no(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
@@ -344,7 +345,7 @@ class Scheduler:
         ticket, pool = gate.reservation.ticket, gate.pool
         if ticket is not None:
             stands_here = gate in self._lanes[ticket.demand.model].gates
-            if not (stands_here and pool.admitting and ticket.demand.width <= pool.total):
+            if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
                 gate.reservation.end()
         gate.reservation.advance(now)
 
@@ -353,7 +354,7 @@ class Scheduler:
         ticket = self._first(gate, now)
         if ticket is None:
             return False
-        if ticket.demand.width > gate.pool.free:
+        if not gate.pool.fits(ticket.demand):
             self._refuse(self._lanes[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
         chosen = self._warmest(ticket, gate, now)
@@ -376,7 +377,7 @@ class Scheduler:
             return gate
         warmer.sort(key=lambda other: (-warmth[other.pool.name], -other.pool.free))
         for other in warmer:
-            if other.pool.free >= ticket.demand.width and self._first(other, now) is ticket:
+            if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
                 return other
         worth_it = warmth[warmer[0].pool.name] - mine >= _WORTH_A_WAIT_BYTES
         if worth_it and gate.order.waits_alone(ticket) and self._is_patient(ticket, now):
@@ -395,15 +396,15 @@ class Scheduler:
         The gate is reserved for a wide ticket on the way.
         """
         pool, reserved_for = gate.pool, gate.reservation.ticket
-        if reserved_for is not None and reserved_for.demand.width <= pool.admissible:
+        if reserved_for is not None and pool.admitting and pool.fits(reserved_for.demand):
             return reserved_for
         if gate.reservation.holds or not pool.admitting:
             return None
         for ticket in gate.order.heads():
-            width, lane = ticket.demand.width, self._lanes[ticket.demand.model]
-            if width <= pool.free or lane.too_narrow_for(width):
+            width, lane = pool.width_of(ticket.demand), self._lanes[ticket.demand.model]
+            if pool.fits(ticket.demand) or lane.too_narrow_for(ticket.demand):
                 return ticket
-            if width == 1:
+            if width == 1 and pool.has_room(ticket.demand):
                 break
             if width <= pool.total and reserved_for is None and not lane.reserved_for(ticket):
                 gate.reservation.begin(ticket, now)
@@ -418,6 +419,7 @@ class Scheduler:
         lease = Lease(
             demand,
             pool_name=pool.name,
+            width=pool.width_of(demand),
             clock=self._clock,
             on_cost=charge.settle,
             on_release=partial(self._released, pool, charge),

@@ -83,17 +83,19 @@ class Affinity:
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
-        self._known: dict[str, OrderedDict[bytes, None]] = {}
+        self._known: dict[str, OrderedDict[bytes, int | None]] = {}
+        """With the number of the slot, where that is known."""
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(known)}" for name, known in self._known.items())
         return f"<Affinity {sizes or 'of nobody'}>"
 
-    def note(self, pool: str, trail: Trail) -> None:
-        """This prompt is processed there now."""
+    def note(self, pool: str, trail: Trail, slots: tuple[int, ...] = ()) -> None:
+        """This prompt is processed there now, in one of these slots."""
+        number = slots[0] if len(slots) == 1 else None
         known = self._known.setdefault(pool, OrderedDict())
         for mark in (*(mark for mark, _ in trail.beginnings), *_session_mark(trail)):
-            known[mark] = None
+            known[mark] = number
             known.move_to_end(mark)
         while len(known) > self._remembered:
             known.popitem(last=False)
@@ -111,11 +113,21 @@ class Affinity:
         found = {pool: _bytes_known(known, trail) for pool, known in self._known.items()}
         return {pool: size for pool, size in found.items() if size}
 
+    def slots(self, trail: Trail) -> dict[str, int]:
+        """By pool, the number of the slot that probably holds it, where slots have numbers."""
+        found = {pool: _number_known(known, trail) for pool, known in self._known.items()}
+        return {pool: number for pool, number in found.items() if number is not None}
 
-def _bytes_known(known: OrderedDict[bytes, None], trail: Trail) -> int:
+
+def _bytes_known(known: Mapping[bytes, int | None], trail: Trail) -> int:
     if any(mark in known for mark in _session_mark(trail)):
         return SESSION_BYTES
     return next((size for mark, size in reversed(trail.beginnings) if mark in known), 0)
+
+
+def _number_known(known: Mapping[bytes, int | None], trail: Trail) -> int | None:
+    marks = (*_session_mark(trail), *(mark for mark, _ in reversed(trail.beginnings)))
+    return next((known[mark] for mark in marks if mark in known), None)
 
 
 def _session_mark(trail: Trail) -> tuple[bytes, ...]:

@@ -21,6 +21,7 @@ from admission import SlotPool
 from gateway.backend_state import NEXT, BackendState
 from gateway.body import Body
 from gateway.circuit import Circuit, CircuitState
+from gateway.shared_context import told_by_sizes
 from gateway.upstream import UpstreamTransport
 from gateway.upstream.transport import Address
 
@@ -53,6 +54,7 @@ class Backend:
         unix_socket: str | None = None,
         slots: int | None = None,
         shared: bool = False,
+        kv_unified: bool | None = None,
         pool_name: str = "",
         connect_timeout_s: float = 5.0,
         start_timeout_s: float = 300.0,
@@ -61,6 +63,12 @@ class Backend:
         self.base_url = httpx.URL(base_url)
         self.api_key = api_key
         self.fixed_slots = slots
+        self.kv_unified = kv_unified
+        """Whether its slots share one context, by the configuration; None: to be found out."""
+        self.says_unified: bool | None = None
+        """What its process says of that, where it is one of ours."""
+        self.n_ctx_train: int | None = None
+        """The context that its model was trained for, in tokens."""
         self._start_timeout_s = start_timeout_s
         self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
         self.transport = UpstreamTransport(
@@ -113,12 +121,19 @@ class Backend:
             transport.move_to(Address.of(self.base_url, None))
 
     def adjust(
-        self, *, api_key: str | None, slots: int | None, shared: bool, connect_timeout_s: float
+        self,
+        *,
+        api_key: str | None,
+        slots: int | None,
+        shared: bool,
+        kv_unified: bool | None,
+        connect_timeout_s: float,
     ) -> None:
         """What may change while requests run on it. Whoever calls it has admission look again."""
         self.api_key = api_key
         self._questions.clear()
         self.fixed_slots = slots
+        self.kv_unified = kv_unified
         self.pool.total = slots or self.pool.total
         self.pool.quarantine.shared = shared
         for transport in (self.transport, self._control):
@@ -202,12 +217,16 @@ class Backend:
             self.on_change(self)
 
     def resize(self, total: int) -> None:
-        if total != self.pool.total:
-            self.pool.total = total
+        """It has so many slots, and what `n_ctx` says is known."""
+        told = (self.kv_unified, self.says_unified, told_by_sizes(self.n_ctx, total, self.n_ctx_train))
+        unified = next(word for word in told if word is not None)
+        context = self.n_ctx or 0 if unified else 0
+        if (total, context) != (self.pool.total, self.pool.context):
+            self.pool.total, self.pool.context = total, context
             self.on_change(self)
 
-    async def ask(self, path: str) -> httpx.Response:
-        """GET one of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
+    async def ask(self, path: str, method: str = "GET") -> httpx.Response:
+        """One of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
 
         Asked every few seconds for as long as the gateway runs: the request is built once. The connection is
         not kept, because llama-server closes idle ones: it would be stale as often as not.
@@ -215,7 +234,7 @@ class Backend:
         question = self._questions.get(path)
         if question is None:
             headers = [(b"host", self.base_url.netloc), (b"connection", b"close"), *self._own_key()]
-            question = self._questions[path] = httpx.Request("GET", self._url(path), headers=headers)
+            question = self._questions[path] = httpx.Request(method, self._url(path), headers=headers)
         answer = await self._control.handle_async_request(question)
         try:
             await answer.aread()

@@ -9,10 +9,19 @@ from starlette.types import Receive, Scope
 
 from gateway.errors import ClientError, ClientGone
 
-__all__ = ["Body", "read_body", "read_pieces"]
+__all__ = ["Body", "read_body", "read_pieces", "with_member"]
 
 Body = Sequence[bytes | memoryview]
 """A body on its way to a backend, in pieces that are written one after the other."""
+
+
+def with_member(body: Body, name: str, value: bytes) -> Body:
+    """The same JSON object with one more member, at its end; of two with one name, parsers take the last."""
+    *before, last = body
+    end = bytes(last).rstrip()
+    assert end.endswith(b"}"), "the end of a JSON object"
+    comma = b"" if len(body) == 1 and end[:-1].strip() == b"{" else b","
+    return [*before, end[:-1] + comma + b'"%s":%s}' % (name.encode(), value)]
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:

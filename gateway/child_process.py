@@ -32,6 +32,8 @@ class Exit:
     def __str__(self) -> str:
         if self.code >= 0:
             return f"exit status {self.code}"
+        if self.code == -signal.SIGILL:
+            return "killed by SIGILL: this build of it is for other processors than the one here"
         with suppress(ValueError):
             return f"killed by {signal.Signals(-self.code).name}"
         return f"killed by signal {-self.code}"

@@ -17,7 +17,7 @@ from gateway.llama_command import LlamaCommand
 from gateway.llama_process import LlamaProcess
 from gateway.llama_state import State
 from gateway.monitor import Monitor
-from gateway.settings import Backend, Settings
+from gateway.settings import Backend, Settings, isolating
 
 __all__ = ["Children"]
 
@@ -87,7 +87,7 @@ _SEEN = {
 
 def _tell(monitor: Monitor, process: LlamaProcess) -> None:
     if process.state is State.READY:
-        monitor.process_ready(process.url)
+        monitor.process_ready(process.url, process.kv_unified)
     elif process.state in _SEEN:
         given_up = process.state is State.GIVEN_UP
         failure = process.failure if process.state is not State.STOPPED else None
@@ -105,6 +105,7 @@ def _command(backend: Backend, settings: Settings) -> LlamaCommand:
         or backend.name,  # never the path of the file, which is llama-server's default
         start_timeout_s=backend.start_timeout_s,
         shared=len(settings.tenants) > 1,
+        erasable=backend.name in isolating(settings),
     )
 
 

@@ -28,6 +28,8 @@ class TenantIdentity:
     allow_id_slot: bool = False
     isolate_cache: bool = False
     """What others asked is not found in the prompt cache by this tenant."""
+    isolated: bool = False
+    """What this tenant asked is not found by others: nothing of it is left in a slot."""
 
     def may_use(self, model: str) -> bool:
         return "*" in self.models or model in self.models

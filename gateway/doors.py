@@ -72,6 +72,9 @@ class Door:
     """Of the ids that its answers get; empty: they keep their own, if any."""
     takes_slot: bool = True
     multipart: bool = False
+    numbered: bool = True
+    """Whether llama-server takes the number of a slot from its body: embeddings, for one, do not look at it,
+    and it is lost where `/v1/messages` are made a chat."""
     stamp: Callable[[Json | list[Any], Identity], None] = _stamp_model
     """Puts a whole answer under the gateway's identity."""
 
@@ -198,6 +201,7 @@ DOORS = (
         BodyShape(check=_check_messages, trail=messages_trail, limit_names=("max_tokens",), streams=True),
         MessagesDialect,
         id_prefix="msg_",
+        numbered=False,
         stamp=_stamp_message,
     ),
     Door(
@@ -228,12 +232,13 @@ DOORS = (
         ),
         NativeDialect,
     ),
-    Door("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS),
-    Door("embedding", ("/embedding",), BodyShape(pieces=_native_inputs)),
+    Door("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS, numbered=False),
+    Door("embedding", ("/embedding",), BodyShape(pieces=_native_inputs), numbered=False),
     Door(
         "rerank",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
         BodyShape(check=_needs("query"), pieces=_documents),
+        numbered=False,
     ),
     Door("tokenize", ("/tokenize",), BodyShape(check=_needs("content")), takes_slot=False, stamp=_leave),
     Door("detokenize", ("/detokenize",), BodyShape(check=_needs("tokens")), takes_slot=False, stamp=_leave),
@@ -250,5 +255,6 @@ DOORS = (
         BodyShape(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
         TranscriptionDialect,
         multipart=True,
+        numbered=False,
     ),
 )

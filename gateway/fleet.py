@@ -21,8 +21,10 @@ from gateway.history import History
 from gateway.live import LiveAnswers
 from gateway.metrics import Metrics
 from gateway.monitor import Monitor
+from gateway.prompt_sizes import PromptSizes
 from gateway.settings import Backend as BackendSettings
-from gateway.settings import Settings, Tenant
+from gateway.settings import Settings, Tenant, isolating
+from gateway.slot_cleaner import SlotCleaner
 from gateway.usage import Usage
 
 __all__ = ["Fleet"]
@@ -45,10 +47,13 @@ class Fleet:
         self.live = LiveAnswers()
         self.history = History()
         self.affinity = Affinity()
+        self.prompt_sizes = PromptSizes()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.tenants: tuple[str, ...] = ()
         self.backends: dict[str, Backend] = {}
         self.monitors: dict[str, Monitor] = {}
+        self._cleaners: dict[str, SlotCleaner] = {}
+        """Of the backends whose slots are numbered; none of them is ever retired, for they are our own."""
         self._retired: set[Backend] = set()
         """Backends that the configuration no longer has, and whose last requests still run."""
         self._serving: dict[str, Backend] = {}
@@ -107,6 +112,9 @@ class Fleet:
         self.backends[entry.name] = self._serving[pool_name] = backend
         self.monitors[entry.name] = monitor
         self.catalogue.add(backend, entry.models)
+        if entry.name in isolating(settings):
+            backend.pool.numbered = True
+            self._cleaners[entry.name] = SlotCleaner(backend, self.scheduler.dispatch)
         if self._started:
             monitor.start()
 
@@ -116,6 +124,7 @@ class Fleet:
             api_key=entry.api_key(self._environ),
             slots=entry.slots,
             shared=entry.shared,
+            kv_unified=entry.kv_unified,
             connect_timeout_s=settings.timeouts.connect_s,
         )
         monitor.adjust(
@@ -160,8 +169,12 @@ class Fleet:
 
     def start(self) -> None:
         self._started = True
-        for monitor in self.monitors.values():
-            monitor.start()
+        for watcher in self._watchers:
+            watcher.start()
+
+    @property
+    def _watchers(self) -> list[Monitor | SlotCleaner]:
+        return [*self.monitors.values(), *self._cleaners.values()]
 
     def drain(self) -> None:
         """Refuse what waits and what comes from now on; what runs goes on."""
@@ -173,8 +186,8 @@ class Fleet:
 
     async def stop(self) -> None:
         self.queue.close()
-        for monitor in self.monitors.values():
-            await monitor.stop()
+        for watcher in self._watchers:
+            await watcher.stop()
         for backend in [*self.backends.values(), *self._retired]:
             await backend.aclose()
         if self._closing:
@@ -259,6 +272,7 @@ def _backend(
         unix_socket=entry.unix_socket,
         slots=entry.slots,
         shared=entry.shared,
+        kv_unified=entry.kv_unified,
         pool_name=pool_name,
         connect_timeout_s=connect_timeout_s,
         start_timeout_s=entry.start_timeout_s,

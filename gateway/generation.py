@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from admission import Demand, Lease
 from gateway.affinity import Trail
-from gateway.body import Body
+from gateway.body import Body, with_member
 from gateway.chunks import Identity
 from gateway.context import RequestContext
 from gateway.dialects import Dialect, FrameOptions
 from gateway.doors import Door
 from gateway.metering import Meter
+from gateway.prompt_sizes import PromptSizes
 
 __all__ = ["Generation"]
 
@@ -29,8 +30,16 @@ class Generation:
     supersedes: bytes = b""
     """The client's key under which the latest request wins; empty: none."""
     trail: Trail = field(default_factory=Trail)
+    sizes: PromptSizes = field(default_factory=PromptSizes)
+    """Learns from this request how long its model's prompts are."""
     queue_events: bool = False
     """The client wants to be told its place in the queue."""
+
+    def body_for(self, lease: Lease) -> Body:
+        """The body, with the number of the slot that the lease holds, where it has one."""
+        if len(lease.slots) != 1 or not self.demand.numbered:
+            return self.body
+        return with_member(self.body, "id_slot", b"%d" % lease.slots[0])
 
     def meter(self) -> Meter:
         return Meter(parts=self.options.parts)
@@ -47,3 +56,4 @@ class Generation:
         context.partial = not meter.exact
         if meter.exact and lease is not None:
             lease.settle_cost(meter.prompt_tokens + meter.completed)
+            self.sizes.note(self.demand.model, self.demand.body_bytes, meter.prompt_tokens)

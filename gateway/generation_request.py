@@ -147,6 +147,14 @@ class GenerationRequest:
         output = (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
         return prompt + min(output, _MOST_OUTPUT_TOKENS)
 
+    def answer_tokens(self, tenant: TenantIdentity) -> tuple[int, bool]:
+        """How long all answers of it may become together, at once, and whether that is only a guess."""
+        if not self.shape.generates:
+            return 0, False
+        allowed = _allowed(self.max_tokens, tenant)
+        each = _EXPECTED_OUTPUT_TOKENS if allowed is None else min(allowed, _MOST_OUTPUT_TOKENS)
+        return each * self.parts, allowed is None
+
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
     ) -> dict[str, bytes | None]:

@@ -20,6 +20,7 @@ from gateway.llama_launch import Launched, Launcher
 from gateway.llama_state import Event, State, next_state
 from gateway.ports import free_port
 from gateway.restart_policy import RestartLimits, RestartPolicy
+from gateway.shared_context import told_by_command, told_by_log
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -58,6 +59,8 @@ class LlamaProcess:
         self._failure: Failure | None = None
         self._restart_reason: str | None = None
         self._grace_s = STOP_GRACE_S
+        self.kv_unified = told_by_command(command.command)
+        """Whether its slots share one context; None while nothing tells."""
 
     def __repr__(self) -> str:
         return f"<LlamaProcess {self.name} {self._state.value} pid={self.pid} {self._policy!r}>"
@@ -193,6 +196,9 @@ class LlamaProcess:
         self._move(Event.ANSWERED)
 
     def _heard(self, line: str) -> None:
+        told = told_by_log(line)
+        if told is not None:
+            self.kv_unified = told
         log.debug("llama-server says", backend=self.name, line=line)
 
     def _move(self, event: Event) -> None:

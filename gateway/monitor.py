@@ -3,7 +3,7 @@
 Two loops, each with a client of their own side, never the connections that streams use:
 
 * every `health_interval_s`: `/health` and `/props`, which neither disturb a busy server nor wake a
-  sleeping one; `/v1/models` once it is ready, unless the models are configured;
+  sleeping one; `/v1/models` once it is ready;
 * `/slots` only when admission says so (see `admission.quarantine`): asking more often keeps abandoned work
   alive. An answer that is none changes nothing.
 """
@@ -118,8 +118,10 @@ class Monitor:
         if not state.is_coming or why:
             self._restarted()  # its slots are free, and nobody gets one
 
-    def process_ready(self, url: str) -> None:
-        """It is back, at `url`. What the last one was silent about says nothing of this one."""
+    def process_ready(self, url: str, kv_unified: bool | None = None) -> None:
+        """It is back, at `url`, and says whether its slots share one context. What the last one was silent
+        about says nothing of this one."""
+        self.backend.says_unified = kv_unified
         self.backend.circuit.answered()
         self._asks = True
         self._processes += 1
@@ -207,7 +209,7 @@ class Monitor:
         if not isinstance(total, int) or total < 1:
             self._missed("it does not say how many slots it has")
             return
-        if self._ask_models and backend.observed is not BackendState.READY:
+        if backend.observed is not BackendState.READY:
             await self._learn_models(_text(known.get("model_alias")))
         self._strikes = 0
         if self._refused:
@@ -228,13 +230,15 @@ class Monitor:
             self._wake.set()
 
     async def _learn_models(self, alias: str | None) -> None:
-        answer = _object(await self._ask("/v1/models"))
-        data = answer.get("data")
-        names = (
-            [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-        )
-        found = tuple(name for name in names if isinstance(name, str) and name)
-        self.backend.models = found or ((alias,) if alias else ())
+        data = _object(await self._ask("/v1/models")).get("data")
+        entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        metas = [entry.get("meta") for entry in entries]
+        trained = [meta.get("n_ctx_train") for meta in metas if isinstance(meta, dict)]
+        self.backend.n_ctx_train = next((size for size in trained if isinstance(size, int)), None)
+        if self._ask_models:
+            names = [entry.get("id") for entry in entries]
+            found = tuple(name for name in names if isinstance(name, str) and name)
+            self.backend.models = found or ((alias,) if alias else ())
 
     def _missed(self, reason: str) -> None:
         """No good answer. A backend that delivers streams is alive, whatever its health port says."""
@@ -282,14 +286,14 @@ class Monitor:
         pool = self.backend.pool
         now = asyncio.get_running_loop().time
         if not self.slots_served:
-            if pool.quarantine.expire(now(), self._quarantine_max_s):
+            if pool.expire(now(), self._quarantine_max_s):
                 self._on_slots()
             return
         probe = pool.probe_sent(now())
         self.probes += 1
         running = await self._running()
         await asyncio.sleep(SETTLE_S)
-        pool.probe_answered(probe, running, now())
+        pool.probe_answered(probe, running, now(), frozenset(number for number, _ in running or ()))
         self._on_slots()
 
     async def _running(self) -> frozenset[tuple[int, str]] | None:

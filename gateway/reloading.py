@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.app import Keys, build_app
 from gateway.fleet import Fleet
 from gateway.operations import Operations, Orders, ReloadReport
-from gateway.settings import Backend, Settings
+from gateway.settings import Backend, Settings, check_isolation_goes_on
 
 __all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
 
@@ -75,6 +75,7 @@ class LiveGateway:
         assert self._load is not None
         async with self._turn:
             written = await asyncio.to_thread(self._load)
+            check_isolation_goes_on(self._began_with, written)
             settings, fixed = self._beside_processes(written)
             keys = self._keys_of(settings)
             app = self._built(settings, keys)

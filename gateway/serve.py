@@ -178,4 +178,5 @@ def _identity(tenant: Tenant) -> TenantIdentity:
         batch_only=tenant.priority == "batch",
         allow_id_slot=tenant.allow_id_slot,
         isolate_cache=bool(tenant.isolate_cache),
+        isolated=tenant.isolate_cache is True,
     )

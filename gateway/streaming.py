@@ -180,7 +180,7 @@ class StreamingAnswer:
     async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.trail)
+        self._fleet.affinity.note(lease.pool_name, self._generation.trail, lease.slots)
         self._context.backend = backend.name
         generation = self._generation
         relay = self._relay = Relay(
@@ -193,7 +193,9 @@ class StreamingAnswer:
             loop=self._loop,
             on_answer=backend.answered,
         )
-        request = backend.request(generation.door.upstream_path, generation.body, generation.headers)
+        request = backend.request(
+            generation.door.upstream_path, generation.body_for(lease), generation.headers
+        )
         try:
             relay.start(backend.transport, request)
             await out.pump(lambda: relay.over)

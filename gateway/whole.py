@@ -91,7 +91,7 @@ class WholeAnswer:
     async def _ask(self, lease: Lease) -> Reply:
         context, generation = self._context, self._generation
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.trail)
+        self._fleet.affinity.note(lease.pool_name, self._generation.trail, lease.slots)
         context.backend = backend.name
         loop = asyncio.get_running_loop()
 
@@ -101,7 +101,9 @@ class WholeAnswer:
 
         ending = Outcome.UNUSED
         try:
-            request = backend.request(generation.door.upstream_path, generation.body, generation.headers)
+            request = backend.request(
+                generation.door.upstream_path, generation.body_for(lease), generation.headers
+            )
             context.asked_at = loop.time()
             ending = Outcome.ABANDONED
             reply = await fetch(backend, request, self._settings.timeouts, on_head=answered)

@@ -22,6 +22,7 @@ THIRD_PARTIES = {
         "gateway.fetching",
         "gateway.llama_probe",
         "gateway.monitor",
+        "gateway.slot_cleaner",
         "gateway.relay",
         "gateway.upstream.transport",
     },

@@ -178,6 +178,7 @@ def _limits(limiter: Limiter, tenant: str) -> dict[str, Any]:
 def _backend(backend: Backend) -> dict[str, Any]:
     now = asyncio.get_running_loop().time()
     slots = backend.pool.status(now)
+    context = backend.pool.context
     return {
         "name": backend.name,
         "url": str(backend.base_url),
@@ -191,6 +192,7 @@ def _backend(backend: Backend) -> dict[str, Any]:
             "quarantined_oldest_s": round(slots.quarantined_oldest_s, 3),
             "foreign": slots.foreign,
         },
+        **({"context": {"total": context, "free": backend.pool.room}} if context else {}),
         "active": len(backend.pool.leases),
         "idle_s": round(slots.idle_s, 3),
         "leases_ended": {outcome.value: count for outcome, count in backend.pool.released.items()},

@@ -19,6 +19,7 @@ from admission import Demand
 from gateway.admit import priority_of
 from gateway.affinity import Trail
 from gateway.backend import Backend
+from gateway.catalogue import Model
 from gateway.chunks import Identity
 from gateway.context import RequestContext, TenantIdentity, context_of
 from gateway.dialects import FrameOptions, KeepAlive
@@ -70,9 +71,11 @@ class Generate:
             raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
         affinity = self._fleet.affinity
         trail = Trail()
-        if len(model.backends) > 1:
+        several = len(model.backends) > 1 or any(backend.pool.numbered for backend in model.backends)
+        if several and not tenant.isolated:
             trail = door.body.trail(asked.members, _session(scope, tenant, asked.members))
         upgrade = _upgrade(model.backends, request)
+        tokens, open_ended = self._tokens(model, asked, tenant)
         demand = Demand(
             tenant=tenant.name,
             model=model.name,
@@ -81,6 +84,11 @@ class Generate:
             priority=priority_of(scope, tenant),
             body_bytes=asked.size,
             warmth=affinity.warmth(trail),
+            warm_slots=affinity.slots(trail) | _asked_slot(asked.members, tenant, model.backends),
+            tokens=tokens,
+            open_ended=open_ended,
+            numbered=door.numbered,
+            isolated=tenant.isolated,
         )
         return Generation(
             context=context,
@@ -101,9 +109,17 @@ class Generate:
                 parts=request.parts,
             ),
             trail=trail,
+            sizes=self._fleet.prompt_sizes,
             queue_events=dict(scope["headers"]).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
+
+    def _tokens(self, model: Model, asked: Asked, tenant: TenantIdentity) -> tuple[int, bool]:
+        """Of a shared context, for prompt and answer, and whether that is a guess; 0 where none is shared."""
+        if not any(backend.pool.context for backend in model.backends):
+            return 0, False
+        answer, open_ended = asked.request.answer_tokens(tenant)
+        return self._fleet.prompt_sizes.estimate(model.name, asked.size) + answer, open_ended
 
 
 def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
@@ -113,6 +129,16 @@ def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
         usage=on_demand and not request.include_usage and not states_usage,
         timings=request.stream and request.running_usage and not request.timings_per_token,
     )
+
+
+def _asked_slot(
+    members: Mapping[str, Any], tenant: TenantIdentity, backends: list[Backend]
+) -> dict[str, int]:
+    """The slot that the client asks for, if it may: it gets it where it is free and slots are numbered."""
+    number = members.get("id_slot")
+    if not tenant.allow_id_slot or not isinstance(number, int):
+        return {}
+    return {backend.pool.name: number for backend in backends}
 
 
 def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from gateway.settings.document import Settings
 from gateway.settings.explanation import explain
 from gateway.settings.faults import Fault, SettingsError
+from gateway.settings.isolation import check_isolation_goes_on, isolating
 from gateway.settings.loading import load, parse
 from gateway.settings.not_yet import NOT_YET
 from gateway.settings.sections import Admission, Server, Streaming, Timeouts, Usage
@@ -23,7 +24,9 @@ __all__ = [
     "TenantKey",
     "Timeouts",
     "Usage",
+    "check_isolation_goes_on",
     "explain",
+    "isolating",
     "load",
     "parse",
 ]

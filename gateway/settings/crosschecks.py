@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gateway.settings.backend_checks import backend_findings
 from gateway.settings.document import Settings
 from gateway.settings.faults import Finding
+from gateway.settings.isolation import isolation_findings
 from gateway.settings.naming import naming_findings
 from gateway.settings.not_yet import not_yet_findings
 from gateway.settings.places import Loc
@@ -86,21 +87,11 @@ def _token_limits(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _isolation(settings: Settings) -> Iterator[Finding]:
-    for index, tenant in enumerate(settings.tenants):
-        if tenant.isolate_cache is True:
-            yield Finding(
-                ("tenant", index, "isolate_cache"),
-                "cannot be promised: a llama-server keeps one prompt cache for all its slots; "
-                '"best-effort" tells it not to use the cache for this tenant',
-            )
-
-
 CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _entrance,
     _tls,
     _buffers,
     _token_limits,
-    _isolation,
+    isolation_findings,
     naming_findings,
 )

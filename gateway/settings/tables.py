@@ -79,6 +79,7 @@ class Backend(Table):
     api_key_env: Annotated[Variable, Hidden()] = ""
     health_interval_s: Seconds = 2
     shared: bool = False
+    kv_unified: bool | None = None
     load: Literal["start", "demand"] = "start"
     idle_unload_s: SecondsOrZero = 0
     group: Text = ""

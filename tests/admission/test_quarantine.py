@@ -381,8 +381,8 @@ def test_where_slots_are_not_served_time_frees_them() -> None:
     backend.abandon()
     backend.now += 60.0
     backend.abandon()
-    assert backend.pool.quarantine.expire(backend.now + 59.9, 120.0) == 0
-    assert backend.pool.quarantine.expire(backend.now + 60.0, 120.0) == 1
+    assert len(backend.pool.quarantine.expire(backend.now + 59.9, 120.0)) == 0
+    assert len(backend.pool.quarantine.expire(backend.now + 60.0, 120.0)) == 1
     assert backend.quarantined == 1
 
 

@@ -259,18 +259,18 @@ async def test_a_restart_s_patience_ends_and_the_stream_is_told(tiny_model: Path
         await gateway.until(lambda: gateway.fleet.ready)
 
 
-async def test_many_restarts_leave_no_zombie(tiny_model: Path) -> None:
+async def test_fifty_restarts_leave_no_zombie(tiny_model: Path) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model)))
     async with running_gateway(settings) as gateway:
         a = gateway.fleet.backends["a"]
         before = len(child_processes())
         seen = set(llamas())
-        for _ in range(20):
+        for _ in range(50):
             await order(gateway.url, "a", "restart")
             await gateway.until(lambda: a.state is not BackendState.READY)
             await gateway.until(lambda: a.state is BackendState.READY)
             seen.update(llamas())
-        assert len(seen) == 21
+        assert len(seen) == 51
         assert len(child_processes()) == before
 
 

@@ -19,8 +19,9 @@ from tests.support.notation import DONE
 
 pytestmark = pytest.mark.anyio
 
-SMALL_BATCHES = ("--metrics", "-b", "128", "-ub", "128")
-WORDS = 3000
+SMALL_BATCHES = ("--metrics", "-b", "16", "-ub", "16")
+"""Questions are answered between batches: several a second also on a slow machine."""
+WORDS = 2000
 LONG_PROMPT = "word " * WORDS
 CANCELLED, LET_GO = "cancel task", "stop processing"
 SAMPLE_S = 1.6

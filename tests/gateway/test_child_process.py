@@ -138,6 +138,7 @@ async def test_a_flood_of_output_does_not_block_the_child() -> None:
     [
         (3, "exit status 3"),
         (-9, "killed by SIGKILL"),
+        (-4, "killed by SIGILL: this build of it is for other processors than the one here"),
         (-64, "killed by SIGRTMAX"),
         (-99, "killed by signal 99"),
     ],

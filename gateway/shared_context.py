@@ -1,0 +1,47 @@
+"""Whether the slots of a llama-server share one context (`--kv-unified`), and how many tokens it has.
+
+Where they do, one long request can use up what the others stand on, and llama-server then ends them all.
+`/props` does not say so: each slot's `n_ctx` is the whole context with a unified cache, and its part of it
+without. What tells, the surest first:
+
+* the setting `kv_unified`;
+* of a process of ours, what it says in its log while it loads (`n_ctx_slot = 8192, kv_unified = 'true'`), or
+  else its command: `--kv-unified`, or no number of slots, for which llama-server takes four that share;
+* more context in all slots together than the model was trained for: few pay for that much memory.
+"""
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["told_by_command", "told_by_log", "told_by_sizes"]
+
+_LOGGED = re.compile(r"kv_unified\s*=\s*'?(true|false|1|0)\b")
+_ON = ("--kv-unified", "-kvu")
+_OFF = ("--no-kv-unified", "-no-kvu")
+_SLOTS = ("--parallel", "-np")
+
+
+def told_by_log(line: str) -> bool | None:
+    """None: nothing."""
+    found = _LOGGED.search(line)
+    return None if found is None else found[1] in ("true", "1")
+
+
+def told_by_command(command: Sequence[str]) -> bool | None:
+    """None for a command that may be a script with options of its own."""
+    options = [word.partition("=")[0] for word in command]
+    if any(word in _ON for word in options):
+        return True
+    if any(word in _OFF for word in options):
+        return False
+    for name in _SLOTS:
+        if name in options:
+            at = options.index(name)
+            given = command[at].partition("=")[2] or "".join(command[at + 1 : at + 2])
+            return given.startswith("-")
+    return True if any(word in ("-m", "--model", "-hf", "--hf-repo") for word in options) else None
+
+
+def told_by_sizes(n_ctx: int | None, slots: int, n_ctx_train: int | None) -> bool:
+    """`n_ctx` is that of one slot, `n_ctx_train` the model's."""
+    return bool(n_ctx and n_ctx_train and slots > 1 and n_ctx * slots > n_ctx_train)

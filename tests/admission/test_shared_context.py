@@ -1,0 +1,110 @@
+"""Pools whose slots share one context: what runs together always fits, and nobody waits for ever."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission import Demand, Outcome, SlotPool, Ticket
+from tests.admission.simulation import Simulation, ignore
+
+CONTEXT = 1000
+
+
+def pool_of(total: int, context: int = CONTEXT) -> tuple[Simulation, SlotPool]:
+    pool = SlotPool("gpu", total)
+    pool.context = context
+    simulation = Simulation()
+    simulation.scheduler.route({"m": [pool]})
+    return simulation, pool
+
+
+def submit(simulation: Simulation, tokens: int, **members: object) -> Ticket:
+    demand = Demand("t", "m", tokens=tokens, **members)  # type: ignore[arg-type]
+    return simulation.scheduler.submit(demand, ignore)
+
+
+def end(ticket: Ticket, outcome: Outcome = Outcome.FINISHED) -> None:
+    assert ticket.lease is not None
+    ticket.lease.release(outcome)
+
+
+def test_who_would_not_fit_waits_although_a_slot_is_free() -> None:
+    simulation, pool = pool_of(4)
+    first, second = submit(simulation, 600), submit(simulation, 600)
+    assert (first.queued, second.queued, pool.free, pool.room) == (False, True, 3, 400)
+    end(first)
+    assert not second.queued
+
+
+def test_without_a_shared_context_tokens_do_not_matter() -> None:
+    simulation, _ = pool_of(2, context=0)
+    assert [submit(simulation, 10**9).queued for _ in range(2)] == [False, False]
+
+
+def test_what_needs_more_than_there_is_runs_alone() -> None:
+    simulation, pool = pool_of(2)
+    huge = submit(simulation, 5 * CONTEXT)
+    small = submit(simulation, 1)
+    assert (huge.queued, small.queued, pool.room) == (False, True, 0)
+    end(huge)
+    assert not small.queued
+
+
+def test_an_answer_without_a_limit_counts_with_a_slot_s_share() -> None:
+    simulation, _ = pool_of(4)
+    assert [submit(simulation, 10, open_ended=True).queued for _ in range(4)] == [False] * 4
+    simulation, _ = pool_of(4)
+    submit(simulation, 10)
+    assert [submit(simulation, 10, open_ended=True).queued for _ in range(4)] == [False] * 3 + [True]
+
+
+def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() -> None:
+    simulation, pool = pool_of(2)
+    end(submit(simulation, 600), Outcome.ABANDONED)
+    waiting = submit(simulation, 600)
+    assert (waiting.queued, pool.room) == (True, 400)
+    pool.restarted()
+    simulation.scheduler.dispatch()
+    assert not waiting.queued
+
+
+def test_a_big_one_gets_there_although_small_ones_never_cease() -> None:
+    simulation, pool = pool_of(4)
+    running = [submit(simulation, 200) for _ in range(4)]
+    big = submit(simulation, 900)
+    served = 0
+    while big.queued:
+        running += [submit(simulation, 200) for _ in range(4)]
+        simulation.now += 0.5
+        simulation.scheduler.tick()
+        live = [ticket for ticket in running if ticket.lease is not None and ticket.lease.live]
+        if live:
+            end(live[0])
+            served += 1
+        assert simulation.now < 60
+    assert served > 2, "small ones went on meanwhile"
+    assert pool.room == 100
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1500), st.integers(0, 2)), max_size=80))
+def test_what_runs_together_always_fits_and_in_the_end_all_are_served(
+    steps: list[tuple[bool, int, int]],
+) -> None:
+    simulation, pool = pool_of(3)
+    tickets: list[Ticket] = []
+    for comes, number, kind in steps:
+        live = [ticket for ticket in tickets if ticket.lease is not None and ticket.lease.live]
+        if comes or not live:
+            tickets.append(submit(simulation, number, open_ended=kind == 2, width=1 + kind % 2))
+        else:
+            end(live[number % len(live)])
+        simulation.now += 0.3
+        simulation.scheduler.tick()
+        assert pool.room >= 0
+        assert pool.leased <= pool.total
+    for _ in range(len(tickets) * 8):
+        simulation.now += 5.0
+        simulation.scheduler.tick()
+        for ticket in tickets:
+            if ticket.lease is not None and ticket.lease.live:
+                end(ticket)
+    assert all(ticket.lease is not None for ticket in tickets)

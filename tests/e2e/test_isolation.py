@@ -1,0 +1,172 @@
+"""`isolate_cache = true`: what one tenant asked cannot be found by another, on a real llama-server.
+
+A prompt that somebody asked before shows: its beginning is not processed again, and the answer says how many
+tokens of it came from the cache. The canary is a long prompt that two tenants happen to know.
+"""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.keys import hash_key
+from gateway.settings import Settings, parse
+from tests.support.answer import Answer, fetch
+from tests.support.client import request_bytes
+from tests.support.gateway import CHAT, Gateway, running_gateway
+from tests.support.own import OPERATOR, SERVER, llama_command, own_backend
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+CANARY = "the quick brown canary sings of gold at night. " * 12
+MESSAGES = {"messages": [{"role": "user", "content": CANARY}], "max_tokens": 3}
+DOORS: dict[str, dict[str, Any]] = {
+    CHAT: MESSAGES,
+    "/v1/messages": MESSAGES,
+    "/v1/completions": {"prompt": CANARY, "max_tokens": 3},
+    "/completion": {"prompt": CANARY, "n_predict": 3},
+    "/v1/responses": {"input": CANARY, "max_output_tokens": 3},
+}
+TEMPLATE = 25
+PATIENCE_S = 30.0
+
+
+def settings(model: Path, isolate: object, slots: int = 2) -> Settings:
+    """`a` is the tenant that is to be kept apart."""
+    tenants = [
+        {"name": "a", "key_hashes": [hash_key("sg-a")], "isolate_cache": isolate},
+        {"name": "b", "key_hashes": [hash_key("sg-b")]},
+    ]
+    backend = own_backend("m", llama_command(model, slots=slots))
+    data = {"server": SERVER, "tenant": tenants, "backend": [backend], "usage": {"store": "none"}}
+    return parse(data, {})
+
+
+def key_of(tenant: str) -> bytes:
+    return b"authorization: Bearer sg-" + tenant.encode()
+
+
+async def ask(gateway: Gateway, tenant: str, path: str = CHAT, **members: object) -> Answer:
+    answer = await fetch(gateway.url, "POST", path, key_of(tenant), json=DOORS[path] | members)
+    assert answer.status == 200, answer
+    return answer
+
+
+def cached(answer: Answer) -> int:
+    """Tokens of the prompt that were there already; those of the template are the same for everybody."""
+    usage = answer.json.get("usage", {})
+    details = usage.get("prompt_tokens_details", usage)
+    tokens: int = details.get("cached_tokens", details.get("cache_read_input_tokens", 0))
+    return tokens
+
+
+async def slots_of(gateway: Gateway) -> list[dict[str, Any]]:
+    """As llama-server itself tells them."""
+    answer = await gateway.fleet.backends["m"].ask("/slots")
+    slots: list[dict[str, Any]] = orjson.loads(answer.content)
+    return slots
+
+
+def left_in(slots: list[dict[str, Any]]) -> list[int]:
+    return [slot.get("n_prompt_tokens") or 0 for slot in slots if not slot["is_processing"]]
+
+
+async def test_without_it_another_tenant_finds_the_canary(tiny_model: Path) -> None:
+    """What the other tests show is there to be seen."""
+    async with running_gateway(settings(tiny_model, False, slots=1)) as gateway:
+        await ask(gateway, "a")
+        assert cached(await ask(gateway, "b")) > 50
+
+
+@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_nothing_of_an_isolated_tenant_is_left_for_another(
+    tiny_model: Path, path: str, slots: int
+) -> None:
+    async with running_gateway(settings(tiny_model, True, slots)) as gateway:
+        for _ in range(slots + 1):
+            await ask(gateway, "a", path)
+            assert cached(await ask(gateway, "b")) < TEMPLATE
+            await ask(gateway, "b", messages=[{"role": "user", "content": "something else"}])
+        await ask(gateway, "a", path)
+        await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == slots)
+        assert 0 in left_in(await slots_of(gateway))
+
+
+async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path) -> None:
+    async with running_gateway(settings(tiny_model, True, slots=1)) as gateway:
+        body = MESSAGES | {"stream": True, "max_tokens": 100_000}
+        async with await gateway.client() as client:
+            await client.send(request_bytes("POST", CHAT, key_of("a"), json=body))
+            await client.head(PATIENCE_S)
+            await anext(client.frames(PATIENCE_S))
+        assert cached(await ask(gateway, "b")) < TEMPLATE
+
+
+async def test_nothing_is_left_of_an_answer_that_took_several_slots(tiny_model: Path) -> None:
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        await ask(gateway, "a", n=2)
+        await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 2)
+        assert left_in(await slots_of(gateway)) == [0, 0]
+
+
+async def test_others_keep_what_they_have_in_their_own_slots(tiny_model: Path) -> None:
+    """And each conversation is sent to the slot that holds it."""
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        other: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "all about trains and boats and planes " * 12}]
+        }
+        await ask(gateway, "b", **other)
+        for _ in range(2):
+            await ask(gateway, "a")
+            await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 2)
+        assert cached(await ask(gateway, "b", **other)) > 50
+
+
+async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(tiny_model: Path) -> None:
+    """Each request is put where it is promised to be: none is held up behind another in the same slot."""
+    async with running_gateway(settings(tiny_model, True, slots=3)) as gateway:
+        async with AsyncExitStack() as stack:
+            body = MESSAGES | {"stream": True, "max_tokens": 100_000}
+            clients = [await stack.enter_async_context(await gateway.client()) for _ in range(3)]
+            for client, tenant in zip(clients, "abb", strict=True):
+                await client.send(request_bytes("POST", CHAT, key_of(tenant), json=body))
+            for client in clients:
+                await client.head(PATIENCE_S)
+                await anext(client.frames(PATIENCE_S))
+            assert [slot["is_processing"] for slot in await slots_of(gateway)] == [True] * 3
+        await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 3)
+        assert 0 in left_in(await slots_of(gateway))
+
+
+async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
+    """As with a llama-server that does not know how."""
+    without = settings(tiny_model, True, slots=1)
+    async with running_gateway(without) as gateway:
+        backend = gateway.fleet.backends["m"]
+        real, asked = backend.ask, []
+
+        async def unable(path: str, method: str = "GET") -> Any:  # noqa: ANN401
+            if method == "POST":
+                asked.append(path)
+                return await real("/nowhere", method)
+            return await real(path, method)
+
+        backend.ask = unable  # type: ignore[method-assign]
+        await ask(gateway, "a")
+        await gateway.until(lambda: asked)
+        assert (asked[0], backend.pool.free) == ("/slots/0?action=erase", 0)
+        backend.ask = real  # type: ignore[method-assign]
+        assert cached(await ask(gateway, "b")) < TEMPLATE
+
+
+async def test_a_tenant_cannot_be_isolated_by_reload_on_processes_that_were_not_started_for_it(
+    tiny_model: Path,
+) -> None:
+    before = settings(tiny_model, False)
+    async with running_gateway(before, load=lambda: settings(tiny_model, True)) as gateway:
+        answer = await fetch(gateway.url, "POST", "/admin/reload", OPERATOR)
+        assert (answer.status, "needs other processes of m" in answer.json["error"]["message"]) == (400, True)
+        assert not gateway.fleet.backends["m"].pool.numbered

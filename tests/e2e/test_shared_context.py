@@ -1,0 +1,82 @@
+"""Slots that share one context, on a real llama-server: together they never use more than there is."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.client import read_stream
+from tests.support.fixtures import RunLlama
+from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for
+from tests.support.llama import RealLlama
+from tests.support.notation import DONE
+from tests.support.own import llama_command, own_backend, own_settings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+CONTEXT, SLOTS = 2048, 4
+UNIFIED = ("--kv-unified", "-c", str(CONTEXT))
+LONG = chat("hello", max_tokens=900, model="m")
+"""Two of them fit, with their prompts; four do not."""
+PATIENCE_S = 60.0
+
+
+async def all_at_once(url: str) -> list[tuple[str, bool]]:
+    """Of as many as there are slots: how each ended, and whether it said so."""
+    bodies: list[dict[str, Any]] = [LONG] * SLOTS
+    streams = await asyncio.gather(*(read_stream(url, CHAT, body, within=PATIENCE_S) for body in bodies))
+    return [(_reason(data_of(frames)), frames[-1].data == DONE) for frames in streams]
+
+
+def _reason(chunks: list[dict[str, Any]]) -> str:
+    if "error" in chunks[-1]:
+        return str(chunks[-1]["error"]["message"])
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk.get("choices")]
+    return str(reasons[-1])
+
+
+async def test_asked_directly_they_end_each_other(run_llama: RunLlama, tiny_model: Path) -> None:
+    """What the other tests prevent."""
+    llama = run_llama(RealLlama(tiny_model, slots=SLOTS, args=UNIFIED))
+    ends = await all_at_once(llama.url)
+    assert "Context size has been exceeded." in {reason for reason, _ in ends}
+
+
+async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tiny_model: Path) -> None:
+    llama = run_llama(RealLlama(tiny_model, slots=SLOTS, args=UNIFIED))
+    backend = {"name": "gpu0", "url": llama.url, "models": ["m"], "health_interval_s": 0.2}
+    settings = settings_for(llama.url, backend=[{**backend, "kv_unified": True}])
+    async with running_gateway(settings) as gateway:
+        assert context_of(gateway, "gpu0") == CONTEXT
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["command", "script"])
+async def test_of_a_process_of_our_own_it_is_known_from_its_log(tiny_model: Path, wrapped: bool) -> None:
+    before = "true" if wrapped else ""
+    command = llama_command(tiny_model, *UNIFIED, slots=SLOTS, before=before)
+    async with running_gateway(own_settings(own_backend("m", command))) as gateway:
+        assert context_of(gateway, "m") == CONTEXT
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
+async def test_a_process_whose_slots_have_contexts_of_their_own_is_not_held_back(tiny_model: Path) -> None:
+    command = llama_command(tiny_model, slots=SLOTS)
+    async with running_gateway(own_settings(own_backend("m", command))) as gateway:
+        assert context_of(gateway, "m") == 0
+
+
+async def test_more_context_than_the_model_was_trained_for_is_taken_for_a_shared_one(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    """As llama-server starts when it is told nothing: four slots, each with all that there is."""
+    trained = RealLlama(tiny_model, slots=SLOTS, args=("--kv-unified", "-c", "0"))
+    llama = run_llama(trained)
+    async with running_gateway(settings_for(llama.url)) as gateway:
+        backend = gateway.fleet.backends["gpu0"]
+        assert backend.pool.context == backend.n_ctx == backend.n_ctx_train
+
+
+def context_of(gateway: Gateway, name: str) -> int:
+    return gateway.fleet.backends[name].pool.context
