@@ -116,6 +116,15 @@ def test_only_those_who_compose_the_application_know_the_middleware() -> None:
     assert ours_but(others, ("gateway", "admission")) == []
 
 
+def test_the_stand_in_stands_apart() -> None:
+    """What runs in front of real llama-servers knows nothing of the scripted one, and the other way round."""
+    apart = ("gateway.fake", "gateway.ci", "gateway.pytest_plugin", "gateway.cli")
+    way = [module for module in modules_of("gateway") if not is_in(module, apart)]
+    assert [f"{m} imports {name}" for m in way for name in imports_of(m) if is_in(name, apart[:3])] == []
+    small = ("gateway.fake", "gateway.ready_file", "gateway.stopping")
+    assert ours_but(modules_of("gateway/fake"), small) == []
+
+
 def ours_but(modules: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
     """Imports of our own modules that are not among the allowed ones."""
     return [

@@ -1,6 +1,6 @@
 """The command that a CI run is for: started beside the gateway, told where it is, ended with it.
 
-It is tied to our life as every child is: when we are killed, the kernel ends it.
+It is tied to our life by `guard.py`: when we are killed, it is, with all that it has started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gateway import child
+from gateway.ci import guard
 
 __all__ = ["environment_for", "run_command"]
 
@@ -36,7 +36,7 @@ def environment_for(environ: Mapping[str, str], url: str, key: str) -> dict[str,
 
 async def run_command(command: Sequence[str], environ: Mapping[str, str], stop: asyncio.Event) -> int:
     """Its exit code, as a shell gives it. If `stop` is set it is ended: TERM, then KILL."""
-    wrapper = (sys.executable, "-I", "-S", str(Path(child.__file__)), str(os.getpid()))
+    wrapper = (sys.executable, "-I", "-S", str(Path(guard.__file__)), str(os.getpid()))
     process = await asyncio.create_subprocess_exec(
         *wrapper, *command, env=dict(environ), start_new_session=True
     )

@@ -39,6 +39,7 @@ from gateway.fake.wire import DONE, FILE_NOT_FOUND, LOADING, OPTIONS_ANSWER, Pro
 __all__ = ["Exchange", "FakeLlama", "ScoreOf"]
 
 KEPT: Final = 1000
+MIB: Final = 1 << 20
 _SENTINEL_DOORS: Final = frozenset({Door.CHAT, Door.TEXT, Door.SPEECH})
 
 ScoreOf = Callable[[Asked, Reply, TimedScore], Score]
@@ -146,6 +147,8 @@ class FakeLlama:
             raise Problem(404, "no reply of the script matches", "not_found_error")
         try:
             self._refuse(question, reply)
+            if parse_s := self.scene.machine.parse_s_per_mib * len(request.body) / MIB:
+                await asyncio.sleep(parse_s)
             if question.door.generates:
                 return await self._generate(question, reply, request, line, exchange)
             return await self._compute(question, reply, line, exchange)

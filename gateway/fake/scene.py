@@ -145,6 +145,8 @@ class Machine:
     strict: bool = False
     """Only what a reply matches is answered; anything else is 404 and counted."""
     load_s: float = 0.0
+    parse_s_per_mib: float = 0.0
+    """How long a body is read before its request takes a place: `/slots` says idle meanwhile."""
     ping_s: float = 30.0
     quiet_s: float = 1.0
     """How long the whole server must be without a result before closed connections are looked for."""

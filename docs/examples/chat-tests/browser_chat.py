@@ -1,4 +1,4 @@
-"""What the workflow runs by `slotgate ci -- python browser_chat.py`: a chat in a browser, and one that fails."""
+"""A chat in a browser, and a broken one. The workflow runs it by `slotgate ci -- python browser_chat.py`."""
 
 import functools
 import http.server

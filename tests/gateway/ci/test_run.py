@@ -134,6 +134,17 @@ class Running:
         self.process.wait()
 
 
+def test_a_command_that_does_not_exist_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "ci", "--", "no-such-program"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, "cannot start no-such-program" in done.stderr) == (127, True)
+
+
 def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> None:
     with Running(tmp_path) as running:
         assert running.told["url"].startswith("http://127.0.0.1:")
@@ -147,16 +158,13 @@ def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: signal.Signals) -> None:
     with Running(tmp_path, "--", "sh", "-c", "sleep 300 & sleep 301") as running:
-        [command] = soon(lambda: children_of(running.process.pid))
+        [guard] = soon(lambda: children_of(running.process.pid))
+        [command] = soon(lambda: children_of(guard))
         grandchildren = soon(lambda: children_of(command))
         running.process.send_signal(sign)
         running.process.wait(10)
         assert vanishes(command, 5)
-        if sign is signal.SIGTERM:
-            assert all(vanishes(pid, 5) for pid in grandchildren)
-        else:  # the kernel ends the command for us, not what the command has left alone
-            for pid in grandchildren:
-                os.kill(pid, signal.SIGKILL)
+        assert all(vanishes(pid, 5) for pid in grandchildren)
 
 
 def test_it_ends_with_its_parent_where_that_is_wished(tmp_path: Path) -> None:

@@ -76,6 +76,24 @@ def test_abandoned_work_is_kept_alive_by_questions_and_ends_without_them() -> No
     assert run_virtual(main()) == (True, False)
 
 
+def test_a_body_that_takes_long_to_read_has_no_slot_yet() -> None:
+    """`/slots` says idle, and then the work begins: what makes an early probe wrong."""
+
+    async def main() -> tuple[bool, bool]:
+        async with FakeServer(scene_of(script({"parse_s_per_mib": 1.0}, prefill_s=60))) as fake:
+            asking, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, "127.0.0.1", fake.port
+            )
+            body = b'{"prompt": "hi", "x": "' + b"x" * (1 << 20) + b'"}'
+            asking.write(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await asyncio.sleep(0.9)
+            early = bool(fake.llama.slots.busy)
+            await asyncio.sleep(0.2)
+            return early, bool(fake.llama.slots.busy)
+
+    assert run_virtual(main()) == (False, True)
+
+
 def test_nobody_is_reached_where_nobody_listens() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionRefusedError):
