@@ -9,6 +9,7 @@ correct; 124 when `--max-s` was over, as `timeout` says it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -90,8 +91,9 @@ class _Run:
             try:
                 async with self._stand_in:
                     async with self._gateway() as server, self._controlled() as control:
-                        ready.write(self._told(server.url) | control)
-                        code = await self._use(server.url)
+                        told = self._told(server.url) | control
+                        ready.write(told)
+                        code = await self._use(told)
                     return self._judged(code)  # the gateway has told of every request by now
             finally:
                 alarm.cancel()
@@ -197,13 +199,14 @@ class _Run:
 
     # -- what it is there for
 
-    async def _use(self, url: str) -> int:
+    async def _use(self, told: Table) -> int:
         if self._stop.is_set():
             return 0
         if self._options.command:
-            environ = environment_for(self._environ, url, self._keys.client)
+            environ = environment_for(self._environ, told["url"], told["key"])
             return await run_command(self._options.command, environ, self._stop)
-        print(f"slotgate ci: {url}, key {self._keys.client}", flush=True)
+        in_words = f"slotgate ci: {told['url']}, key {told['key']}"
+        print(json.dumps(told) if self._options.control else in_words, flush=True)
         await self._stop.wait()
         return 0
 

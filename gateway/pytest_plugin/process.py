@@ -1,18 +1,19 @@
 """The gateway's process as a test run sees it: started once, asked things, gone at the end.
 
-It ends with the process that started it, however that ends (`--with-parent`); its files are in a folder that
-goes with it. Talking to it needs no thread and no event loop here.
+It ends with the process that started it, however that ends (`--with-parent`), and has no file with a name.
+Talking to it needs no thread and no event loop here.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
+import select
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,7 +21,6 @@ __all__ = ["ControlError", "GatewayProcess"]
 
 _START_S: Final = 20.0
 _STOP_S: Final = 5.0
-_LOOK_S: Final = 0.005
 _SLACK_S: Final = 10.0
 
 
@@ -30,13 +30,11 @@ class ControlError(AssertionError):
 
 class GatewayProcess:
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="slotgate-")
-        folder = Path(self._folder.name)
-        self._ready = folder / "ready.json"
-        self._log = folder / "log"
+        # Without a name: nothing to be left behind. It is closed in `close`.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
         self.told: dict[str, Any] = {}
-        """URL, keys and control port, as the ready file has them."""
+        """URL, keys and control port, in its own words."""
         self.started_s = 0.0
         """How long it took to be ready."""
 
@@ -47,15 +45,12 @@ class GatewayProcess:
         began = time.perf_counter()
         # -P: a folder of the user's that happens to be called `gateway` is not ours
         command = [sys.executable, "-P", "-m", "gateway", "ci", "--control", "--with-parent", "--verbose"]
-        command += ["--max-s", str(24 * 3600), "--ready", str(self._ready)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        command += ["--max-s", str(24 * 3600)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
+        )
         try:
-            while not self._ready.exists():
-                if self._process.poll() is not None or time.perf_counter() - began > _START_S:
-                    raise ControlError(f"slotgate does not start:\n{self.log}")
-                time.sleep(_LOOK_S)
-            self.told = json.loads(self._ready.read_text())
+            self.told = json.loads(self._first_line())
         except BaseException:
             self.close()
             raise
@@ -75,7 +70,8 @@ class GatewayProcess:
     @property
     def log(self) -> str:
         """What it has written, one JSON line a request."""
-        return self._log.read_text(errors="replace")
+        descriptor = self._log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def close(self) -> None:
         """Idempotent."""
@@ -86,7 +82,19 @@ class GatewayProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._folder.cleanup()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        self._log.close()
+
+    def _first_line(self) -> bytes:
+        """It comes when all is ready. Raises `ControlError`."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _START_S)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            raise ControlError(f"slotgate does not start:\n{self.log}")
+        return line
 
     def ask(self, path: str, within: float = 5.0, **said: object) -> dict[str, Any]:
         """Raises `ControlError`. `within` is how long the other side may wait for what is asked."""

@@ -157,7 +157,7 @@ def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: signal.Signals) -> None:
-    with Running(tmp_path, "--", "sh", "-c", "sleep 300 & sleep 301") as running:
+    with Running(tmp_path, "--", "sh", "-c", "trap '' TERM; sleep 300 & sleep 301") as running:
         [guard] = soon(lambda: children_of(running.process.pid))
         [command] = soon(lambda: children_of(guard))
         grandchildren = soon(lambda: children_of(command))
