@@ -130,6 +130,14 @@ class Contest:
     async def _real_turn(self, contestant: Contestant) -> None:
         plan = self._plan
         try:
+            took = await load.first_tokens(
+                contestant.target,
+                requests=plan.first_tokens,
+                limit_s=plan.first_tokens_limit_s,
+                text="Tell a long story.",
+                pause_s=0.01,
+            )
+            self._samples.add(contestant.name, "real_ttft_p50_ms", percentile(took, 50) / 1e6)
             rate = await load.fixed(contestant.target, streams=plan.real_streams, tokens=plan.real_tokens)
         except (OSError, TimeoutError) as error:
             self._samples.fail(

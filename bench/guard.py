@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-import httpx
 from starlette.types import Message
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -31,7 +30,7 @@ from gateway.downstream import Downstream
 from gateway.frames import Frames
 from gateway.metering import Meter
 from gateway.relay import Relay
-from gateway.upstream import Exchange, UpstreamTransport
+from gateway.upstream import Exchange, Outgoing, UpstreamTransport
 from gateway.upstream.connection import Sink, UpstreamConnection
 
 __all__ = ["BASELINE", "EVENTS", "LIMIT", "Work", "count", "events"]
@@ -107,7 +106,7 @@ async def count(number: int = EVENTS) -> tuple[Work, int]:
         scrub=bytes,
         loop=loop,
     )
-    relay.start(cast("UpstreamTransport", backend), httpx.Request("POST", "http://backend/"))
+    relay.start(cast("UpstreamTransport", backend), Outgoing(b"", ()))
     pump = loop.create_task(out.pump(lambda: relay.over))
     await asyncio.sleep(0)
     backend.connection.data_received(_HEAD)
@@ -165,7 +164,7 @@ class _Backend:
         self.connection = UpstreamConnection(loop)
         self.connection.connection_made(_Socket())
 
-    async def open(self, _: httpx.Request, sink: Sink) -> Exchange:
+    async def open(self, _: Outgoing, sink: Sink) -> Exchange:
         self.connection.send(b"", (), sink)
         return Exchange(self.connection)
 

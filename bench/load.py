@@ -65,8 +65,14 @@ async def saturated(
         return (tally.tokens - tokens) / (monotonic_ns() - began) * 1e9
 
 
-async def first_tokens(target: Target, *, requests: int, limit_s: float) -> list[int]:
-    """Nanoseconds from each request to its first token, one request after the other on kept connections."""
+async def first_tokens(
+    target: Target, *, requests: int, limit_s: float, text: str = "pace=0 tokens=4", pause_s: float = 0.0
+) -> list[int]:
+    """Nanoseconds from each request to its first token, one request after the other on kept connections.
+
+    A real llama-server closes the connection after each stream, although it says otherwise: with a pause the
+    close is seen before the next request.
+    """
     took: list[int] = []
     client = await Client.connect(target, Tally())
     deadline = monotonic_ns() + limit_s * 1e9
@@ -75,9 +81,11 @@ async def first_tokens(target: Target, *, requests: int, limit_s: float) -> list
             client.close()
             client = await Client.connect(target, Tally())
         began = monotonic_ns()
-        exchange = client.ask(chat(target, "pace=0 tokens=4"))
+        exchange = client.ask(chat(target, text, max_tokens=4))
         took.append(await _soon(exchange.first_token) - began)
         await _soon(exchange.over)
+        if pause_s:
+            await asyncio.sleep(pause_s)
     client.close()
     return took
 

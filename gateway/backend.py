@@ -22,7 +22,7 @@ from gateway.backend_state import NEXT, BackendState
 from gateway.body import Body
 from gateway.circuit import Circuit, CircuitState
 from gateway.shared_context import told_by_sizes
-from gateway.upstream import UpstreamTransport
+from gateway.upstream import Outgoing, UpstreamTransport
 from gateway.upstream.transport import Address
 
 __all__ = ["Backend", "BackendState", "Hold"]
@@ -78,6 +78,8 @@ class Backend:
             Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s, keep_idle=False
         )
         self._questions: dict[str, httpx.Request] = {}
+        self._starts: dict[str, bytes] = {}
+        """By path, what the heads of all requests there begin with."""
         self.state = BackendState.STARTING
         self.reason = "not asked yet"
         self.circuit = Circuit()
@@ -116,7 +118,7 @@ class Backend:
     def move_to(self, url: str) -> None:
         """Its process listens there now."""
         self.base_url = httpx.URL(url)
-        self._questions.clear()
+        self._forget_requests()
         for transport in (self.transport, self._control):
             transport.move_to(Address.of(self.base_url, None))
 
@@ -131,13 +133,18 @@ class Backend:
     ) -> None:
         """What may change while requests run on it. Whoever calls it has admission look again."""
         self.api_key = api_key
-        self._questions.clear()
+        self._forget_requests()
         self.fixed_slots = slots
         self.kv_unified = kv_unified
         self.pool.total = slots or self.pool.total
         self.pool.quarantine.shared = shared
         for transport in (self.transport, self._control):
             transport.connect_timeout_s = connect_timeout_s
+
+    def _forget_requests(self) -> None:
+        """They were made for another address or key."""
+        self._questions.clear()
+        self._starts.clear()
 
     @property
     def lost(self) -> bool:
@@ -251,6 +258,17 @@ class Backend:
             headers=[*own, *headers, (b"content-length", b"%d" % sum(map(len, body)))],
             extensions={"body": body},
         )
+
+    def outgoing(self, path: str, body: Body, headers: Headers) -> Outgoing:
+        """The same for a stream."""
+        start = self._starts.get(path)
+        if start is None:
+            lines = [b"POST %s HTTP/1.1" % self._url(path).raw_path, b"host: %s" % self.base_url.netloc]
+            lines += [b"%s: %s" % pair for pair in ((b"accept-encoding", b"identity"), *self._own_key())]
+            start = self._starts[path] = b"\r\n".join(lines)
+        lines = [start, *[b"%s: %s" % pair for pair in headers]]
+        size = sum(map(len, body))
+        return Outgoing(b"%s\r\ncontent-length: %d\r\n\r\n" % (b"\r\n".join(lines), size), body)
 
     def _own_key(self) -> Headers:
         return [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []

@@ -32,7 +32,7 @@ from gateway.context import RequestContext
 from gateway.downstream import Downstream
 from gateway.errors import GatewayError, UpstreamError, internal_error
 from gateway.frames import Frames
-from gateway.upstream import End, Exchange, UpstreamTransport
+from gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
 from gateway.watchdog import StreamTimes
 
 __all__ = ["Relay", "RelayState"]
@@ -112,12 +112,12 @@ class Relay:
     def over(self) -> bool:
         return self.state in _OVER
 
-    def start(self, transport: UpstreamTransport, request: httpx.Request) -> None:
+    def start(self, transport: UpstreamTransport, request: Outgoing) -> None:
         """Send the request, in a task of its own. The relay fails if the backend cannot be reached."""
         self._context.asked_at = self._loop.time()
         self._opening = self._loop.create_task(self._open(transport, request), name="upstream open")
 
-    async def _open(self, transport: UpstreamTransport, request: httpx.Request) -> None:
+    async def _open(self, transport: UpstreamTransport, request: Outgoing) -> None:
         try:
             self._exchange = await transport.open(request, self)
         except httpx.TransportError as error:

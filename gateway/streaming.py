@@ -193,7 +193,7 @@ class StreamingAnswer:
             loop=self._loop,
             on_answer=backend.answered,
         )
-        request = backend.request(
+        request = backend.outgoing(
             generation.door.upstream_path, generation.body_for(lease), generation.headers
         )
         try:

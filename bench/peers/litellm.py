@@ -44,5 +44,5 @@ PEER = Peer(
     about="LiteLLM proxy in Python, a master key, one worker; with a quarter of the streams",
     install=wheel("bin/litellm", "litellm[proxy]==1.108.7"),
     launch=_launch,
-    fraction=4,
+    fraction=8,
 )

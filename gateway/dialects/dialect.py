@@ -7,6 +7,7 @@ and may remember what passed. Nothing here awaits or sends.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,8 @@ __all__ = ["DONE", "KEEPALIVE_COMMENT", "Dialect", "FrameOptions", "KeepAlive", 
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE_COMMENT = b": keep-alive\n\n"
+
+_is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 KeepAlive = Literal["comment", "chunk", "off"]
 
@@ -113,5 +116,10 @@ class Dialect:
 
 
 def named_frame(chunk: Chunk) -> bytes:
-    """An event whose name is the chunk's type, as Responses and Anthropic's messages have it."""
-    return b"event: %b\ndata: %b\n\n" % (str(chunk.get("type", "message")).encode(), dumped(chunk))
+    """An event whose name is the chunk's type, as Responses and Anthropic's messages have it.
+
+    A type that is no word is none: a line's end in it would end the line.
+    """
+    kind = chunk.get("type")
+    name = kind if isinstance(kind, str) and _is_word(kind) else "message"
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), dumped(chunk))

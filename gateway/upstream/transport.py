@@ -2,7 +2,7 @@
 
 Two ways to use it:
 
-* `open(request, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
+* `open(outgoing, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
 * `handle_async_request(request)`, httpx's own interface, for answers that are read whole.
 
 llama-server closes the connection after every stream, so streams never reuse one. Other answers do: an idle
@@ -18,13 +18,13 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
 from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
 
-__all__ = ["Address", "Exchange", "UpstreamTransport"]
+__all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
 
 IDLE_S = 4.0
 
@@ -42,6 +42,25 @@ class Address:
     def of(cls, url: httpx.URL, unix_socket: str | None) -> Address:
         tls = url.scheme == "https"
         return cls(url.host, url.port or (443 if tls else 80), tls, unix_socket)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request as it goes over the wire. A form of its own: making an `httpx.Request` takes longer than the
+    rest of sending it."""
+
+    head: bytes = field(repr=False)
+    """Request line and headers, with the empty line at their end: the backend's key is among them."""
+    body: Sequence[bytes | memoryview] = field(repr=False)
+
+    @classmethod
+    def of(cls, request: httpx.Request) -> Outgoing:
+        """httpx has set host and content-length; the body is its extension `body`, else its content."""
+        lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+        lines += [b"%s: %s" % pair for pair in request.headers.raw]
+        body: Sequence[bytes | memoryview] | None = request.extensions.get("body")
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        return cls(head, (request.content,) if body is None else body)
 
 
 class Exchange:
@@ -118,10 +137,10 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         """New connections go there; those that are open end by themselves."""
         self._address = address
 
-    async def open(self, request: httpx.Request, sink: Sink) -> Exchange:
+    async def open(self, outgoing: Outgoing, sink: Sink) -> Exchange:
         """Connect and send; the response goes to `sink`."""
         connection = await self._connect()
-        connection.send(_head(request), _body(request), sink)
+        connection.send(outgoing.head, outgoing.body, sink)
         return Exchange(connection)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -145,7 +164,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     async def _answer(self, request: httpx.Request, connection: UpstreamConnection) -> httpx.Response:
         reused = connection.exchanges > 0
         body = _Body(self, connection)
-        connection.send(_head(request), _body(request), body)
+        outgoing = Outgoing.of(request)
+        connection.send(outgoing.head, outgoing.body, body)
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
@@ -259,16 +279,3 @@ class _Body(httpx.AsyncByteStream):
 def _failure(end: End) -> httpx.TransportError:
     kind = httpx.RemoteProtocolError if end is End.BROKEN else httpx.ReadError
     return kind(f"response {end.value}")
-
-
-def _body(request: httpx.Request) -> Sequence[bytes | memoryview]:
-    """The pieces that the request was given as its extension `body`, else its content."""
-    pieces: Sequence[bytes | memoryview] | None = request.extensions.get("body")
-    return (request.content,) if pieces is None else pieces
-
-
-def _head(request: httpx.Request) -> bytes:
-    """Request line and headers as bytes; httpx has set host and content-length."""
-    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-    lines += [b"%s: %s" % pair for pair in request.headers.raw]
-    return b"\r\n".join(lines) + b"\r\n\r\n"

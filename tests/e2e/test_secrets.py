@@ -153,7 +153,8 @@ class Eavesdropper:
         things = [fleet, fleet.scheduler, fleet.limiter, fleet.live, fleet.catalogue, fleet.queue]
         things += [*fleet.backends.values(), *fleet.monitors.values(), *fleet.live.contexts]
         things += [gateway.app, server, server.connections, *self.fu.llama.__dict__.values()]
-        things += [backend.request("/", (b"{}",), []) for backend in fleet.backends.values()]
+        for backend in fleet.backends.values():
+            things += [backend.request("/", (b"{}",), []), backend.outgoing("/", (b"{}",), [])]
         assert leaked("\n".join(map(repr, things))) == []
         sent = [request.raw for request in self.fu.requests]
         clients = [name for name in NAMES if name != "backend"]

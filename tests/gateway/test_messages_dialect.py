@@ -1,8 +1,10 @@
 """Anthropic's messages: what llama-server leaves out is added."""
 
 import orjson
+import pytest
 
 from gateway.dialects import MessagesDialect
+from gateway.dialects.dialect import named_frame
 from tests.clients.scenes import events, tool_events
 from tests.support.chat_stream import ChatStream
 from tests.support.sse import data_of
@@ -24,3 +26,10 @@ def test_the_use_of_a_tool_begins_with_an_empty_input() -> None:
 
 def test_other_blocks_are_left_as_they_are() -> None:
     assert blocks_of(events(PATH)) == [{"type": "text", "text": ""}]
+
+
+@pytest.mark.parametrize("kind", ["a\ndata: {}\n\n", "a\r", "", 7, None, "x" * 65])
+def test_a_type_that_is_no_word_is_not_the_name_of_an_event(kind: object) -> None:
+    frame = named_frame({"type": kind})
+    assert frame.startswith(b"event: message\ndata: {")
+    assert frame.count(b"\n") == 3

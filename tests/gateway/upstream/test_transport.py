@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.backend import Backend
-from gateway.upstream import End, Exchange, UpstreamTransport
+from gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
 from gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
 from gateway.upstream.transport import IDLE_S, Address
 from tests.support.connection import Ending, Request
@@ -109,7 +109,7 @@ def post(fu: ScriptedUpstream, body: bytes = b"{}") -> httpx.Request:
 
 async def opened(transport: UpstreamTransport, fu: ScriptedUpstream) -> tuple[Recorder, Exchange]:
     sink = Recorder()
-    return sink, await transport.open(post(fu), sink)
+    return sink, await transport.open(Outgoing.of(post(fu)), sink)
 
 
 async def streamed(script: Script) -> Recorder:
@@ -300,7 +300,7 @@ async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
     gate = Gate()
     async with playing([gate, Write(WHOLE), Fin()]) as fu, transport_to(fu) as transport:
         sink = Closing()
-        sink.exchange = await transport.open(post(fu), sink)
+        sink.exchange = await transport.open(Outgoing.of(post(fu)), sink)
         gate.event.set()
         assert await sink.end() is End.CLOSED
         assert sink.data == EVENTS[0]
@@ -313,7 +313,7 @@ async def test_a_sink_that_fails_costs_its_own_connection_only() -> None:
 
     async with playing(stream(*EVENTS)) as fu, transport_to(fu) as transport:
         sink = Failing()
-        exchange = await transport.open(post(fu), sink)
+        exchange = await transport.open(Outgoing.of(post(fu)), sink)
         assert await sink.end() is End.BROKEN
         await exchange.closed
 
@@ -340,7 +340,7 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
     with refusing_url() as url:
         transport = UpstreamTransport(Address.of(httpx.URL(url), None), connect_timeout_s=5)
         with pytest.raises(httpx.ConnectError):
-            await transport.open(httpx.Request("POST", url, content=b""), Recorder())
+            await transport.open(Outgoing(b"POST / HTTP/1.1\r\n\r\n", ()), Recorder())
         await eventually(lambda: transport.connections == 0)
 
 
