@@ -117,7 +117,7 @@ class _Run:
         for name, section in self._sections.items():
             both = isinstance(section, dict) and isinstance(document.get(name), dict)
             document[name] = {**document[name], **section} if both else section
-        return parse(document, {name: value for name, value in self._environ.items() if "__" in name})
+        return parse(document, self._environ)
 
     @asynccontextmanager
     async def _gateway(self) -> AsyncIterator[Server]:

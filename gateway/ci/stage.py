@@ -28,8 +28,9 @@ class ScriptedStage:
         self._on_reset = on_reset
         self._hands = Hands()
         self._changed = asyncio.Event()
-        self.past: list[Exchange] = []
-        """What servers that are gone were asked."""
+        self.meant_to_fail: set[str] = set()
+        """Ids of requests to servers that are gone."""
+        self.unmatched: list[str] = []
         self.server = self._new(scene)
 
     def __repr__(self) -> str:
@@ -50,7 +51,8 @@ class ScriptedStage:
             await self.server.close()
             self.server = before
             raise
-        self.past += before.llama.exchanges
+        self.meant_to_fail |= before.llama.meant_to_fail
+        self.unmatched += before.llama.unmatched
         await before.close()
         return {"models": scene.models, "url": self.server.url}
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 
 from gateway.ci.stage import Changed, ScriptedStage
 from gateway.fake import FakeServer, Scene
-from gateway.fake.llama import Exchange
 from gateway.packages import Installed
 from gateway.run_options import RunOptions
 from gateway.run_plan import prepare
@@ -69,21 +68,18 @@ class ScriptedServer:
 
     def meant_to_fail(self, request_id: str) -> bool:
         """After a scripted crash any failure may be its consequence."""
-        named = (exchange for exchange in self._exchanges if exchange.request_id == request_id)
-        return self._server.llama.crashes > 0 or any(exchange.scripted for exchange in named)
+        assert self.stage is not None
+        llama = self._server.llama
+        return llama.crashes > 0 or request_id in llama.meant_to_fail | self.stage.meant_to_fail
 
     def unmatched(self) -> list[str]:
-        return [exchange.named for exchange in self._exchanges if exchange.outcome == "unmatched"]
+        assert self.stage is not None
+        return [*self.stage.unmatched, *self._server.llama.unmatched]
 
     @property
     def _server(self) -> FakeServer:
         assert self.stage is not None
         return self.stage.server
-
-    @property
-    def _exchanges(self) -> list[Exchange]:
-        assert self.stage is not None
-        return [*self.stage.past, *self._server.llama.exchanges]
 
 
 class RealModel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -34,7 +35,15 @@ from gateway.fake.teller import Teller
 from gateway.fake.tellers import TELLERS, together
 from gateway.fake.told import Told, Voice
 from gateway.fake.vectors import COMPUTED
-from gateway.fake.wire import DONE, FILE_NOT_FOUND, LOADING, OPTIONS_ANSWER, Problem, answer, old_error
+from gateway.fake.wire import (
+    DONE,
+    OPTIONS_ANSWER,
+    Problem,
+    answer,
+    file_not_found,
+    loading,
+    old_error,
+)
 
 __all__ = ["Exchange", "FakeLlama", "ScoreOf"]
 
@@ -73,6 +82,11 @@ class FakeLlama:
         self.slots = Slots(machine.slots)
         self.counters = Counters()
         self.exchanges: deque[Exchange] = deque(maxlen=KEPT)
+        """The last ones, with their bodies."""
+        self.meant_to_fail: set[str] = set()
+        """Ids of all requests that failed because the script says so."""
+        self.unmatched: list[str] = []
+        """Requests that a strict script does not know, in words."""
         self.loading = False
         self.crashes = 0
         self.score_of: ScoreOf | None = None
@@ -80,6 +94,7 @@ class FakeLlama:
         self.on_change: Callable[[], None] = lambda: None
         self._choosing = Choosing(scene)
         self._seen: Counter[bytes] = Counter()
+        """How often each body came, by its digest."""
         pool = KvPool(machine.n_ctx if machine.kv_unified else machine.n_ctx * machine.slots)
         self._house = House(self.slots, Attention(machine.quiet_s), pool, self.counters, machine.n_ctx)
 
@@ -95,7 +110,7 @@ class FakeLlama:
         only_head = method == b"HEAD"
         try:
             if self.loading:
-                raise LOADING
+                raise loading()
             if method == b"OPTIONS":
                 return _written(line, OPTIONS_ANSWER)
             self._authorize(request, path)
@@ -104,7 +119,7 @@ class FakeLlama:
             if method == b"POST" and path == "/props":
                 raise Problem(501, _PROPS_ARE_FIXED, "not_supported_error")
             if method != b"POST" or path not in DOORS:
-                raise FILE_NOT_FOUND
+                raise file_not_found()
             return await self._work(asked(path, request.body, self.scene.machine), request, line)
         except Problem as problem:
             after = (b"Accept-Ranges: bytes",) if only_head else ()
@@ -144,6 +159,7 @@ class FakeLlama:
         self.on_change()
         if reply is None:
             exchange.status, exchange.outcome = 404, "unmatched"
+            self.unmatched.append(exchange.named)
             raise Problem(404, "no reply of the script matches", "not_found_error")
         try:
             self._refuse(question, reply)
@@ -160,12 +176,17 @@ class FakeLlama:
             exchange.outcome = "abandoned"
             return False
         finally:
+            self._note(exchange)
             self.on_change()
+
+    def _note(self, exchange: Exchange) -> None:
+        if exchange.scripted:
+            self.meant_to_fail.add(exchange.request_id)
 
     def _refuse(self, question: Asked, reply: Reply) -> None:
         fault = reply.fault
         if fault is not None and fault.kind is FaultKind.LOADING:
-            raise LOADING
+            raise loading()
         if fault is not None and fault.kind is FaultKind.ERROR and fault.after == 0:
             raise Problem(fault.status, fault.message, fault.type)
         n_ctx = self.scene.machine.n_ctx
@@ -192,12 +213,14 @@ class FakeLlama:
             await all_of(performances)
         except Failed as failed:
             exchange.outcome, exchange.status, exchange.scripted = "failed", failed.status, True
+            self._note(exchange)
             if stream is None or not stream.begun:
                 raise Problem(failed.status, failed.error["message"], failed.error["type"]) from failed
             stream.fail(old_error(failed.error) if failed.old_form else tellers[0].failed(failed.error))
             return False
         except Struck as struck:
             exchange.outcome, exchange.scripted = struck.fault.kind.value, True
+            self._note(exchange)
             self._strike(struck.fault, line, tellers, streaming=stream is not None)
             return False
         self._house.attention.result()
@@ -244,6 +267,7 @@ class FakeLlama:
             self.crashes += 1
             for running in self.exchanges:
                 running.scripted = running.scripted or running.outcome == "running"
+                self._note(running)
             self.on_crash(fault.seconds or 0.0)
         elif fault.kind is FaultKind.RST:
             line.reset()
@@ -307,8 +331,9 @@ class FakeLlama:
 
     def _generator(self, request: Message) -> random.Random:
         """From the seed, what is asked, and how often it has been asked."""
-        self._seen[request.body] += 1
-        return random.Random(b"%d %d %b" % (self.scene.machine.seed, self._seen[request.body], request.body))
+        digest = hashlib.blake2b(request.body, digest_size=16).digest()
+        self._seen[digest] += 1
+        return random.Random(b"%d %d %b" % (self.scene.machine.seed, self._seen[digest], digest))
 
 
 _PROPS_ARE_FIXED: Final = "This server does not support changing global properties. Start it with `--props`"

@@ -13,9 +13,7 @@ import orjson
 __all__ = [
     "DONE",
     "END",
-    "FILE_NOT_FOUND",
     "JSON",
-    "LOADING",
     "OPTIONS_ANSWER",
     "PING",
     "STREAM_HEAD",
@@ -24,6 +22,8 @@ __all__ = [
     "answer",
     "chunked",
     "data",
+    "file_not_found",
+    "loading",
     "named",
     "old_error",
 ]
@@ -78,8 +78,12 @@ class Problem(Exception):
         return {"error": self.error}
 
 
-FILE_NOT_FOUND: Final = Problem(404, "File Not Found", "not_found_error", code_last=True)
-LOADING: Final = Problem(503, "Loading model", "unavailable_error", code_last=True)
+def file_not_found() -> Problem:
+    return Problem(404, "File Not Found", "not_found_error", code_last=True)
+
+
+def loading() -> Problem:
+    return Problem(503, "Loading model", "unavailable_error", code_last=True)
 
 
 def answer(

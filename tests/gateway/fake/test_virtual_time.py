@@ -1,9 +1,11 @@
 """A gateway in front of the scripted llama-server, in one loop, on a clock that jumps."""
 
 import asyncio
+import itertools
 import time
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.fake import FakeServer, scene_of
@@ -92,6 +94,45 @@ def test_a_body_that_takes_long_to_read_has_no_slot_yet() -> None:
             return early, bool(fake.llama.slots.busy)
 
     assert run_virtual(main()) == (False, True)
+
+
+class Listening(asyncio.Protocol):
+    """Notes when it heard a word."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, float] = {}
+        self.over = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        for word in ("a", " b", " c", " d"):
+            if b'"content":"%b"' % word.encode() in data:
+                self.heard[word] = round(asyncio.get_running_loop().time(), 6)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
+
+
+def test_tokens_come_at_exactly_the_times_of_the_script() -> None:
+    async def main(pace: dict[str, Any]) -> dict[str, float]:
+        async with FakeServer(scene_of({"default": {"text": "a b c d", **pace}})) as fake:
+            loop = asyncio.get_running_loop()
+            asking, listening = await loop.create_connection(Listening, "127.0.0.1", fake.port)
+            body = orjson.dumps({**BODY, "stream": True})
+            asking.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            await listening.over.wait()
+            return listening.heard
+
+    timed = {"prefill_s": 10, "at_s": [0.0, 2.0], "tokens_per_s": 4}
+    assert run_virtual(main(timed)) == {"a": 10.0, " b": 12.0, " c": 12.25, " d": 12.5}
+    by_length = {"prompt_tokens_per_s": 25, "tokens_per_s": 1}  # the prompt has 25 tokens
+    assert run_virtual(main(by_length)) == {"a": 2.0, " b": 3.0, " c": 4.0, " d": 5.0}
+    jittered = run_virtual(main({"tokens_per_s": 1, "jitter": 0.5}))
+    gaps = [after - before for before, after in itertools.pairwise(jittered.values())]
+    assert len(set(gaps)) == 3
+    assert all(0.5 <= gap <= 1.5 for gap in gaps)
+    assert jittered == run_virtual(main({"tokens_per_s": 1, "jitter": 0.5}))
 
 
 def test_nobody_is_reached_where_nobody_listens() -> None:
