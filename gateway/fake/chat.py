@@ -15,17 +15,24 @@ class ChatTeller:
         body = told.voice.body
         self._opened = False
         self._calls = 0
+        self._called = ""
+        """The name of a call whose first arguments have not come yet."""
         self._timed = bool(body.get("timings_per_token"))
         self._logprobs = int(body.get("top_logprobs") or 0) if body.get("logprobs") else None
         self._usage = bool((body.get("stream_options") or {}).get("include_usage"))
 
     def say(self, token: Token) -> bytes:
         self.told.say(token)
-        opening = b"" if self._opened else self._chunk({"role": "assistant", "content": None})
-        self._opened = True
+        before = self._opening()
+        if token.kind is not Kind.ARGUMENTS:
+            before += self._call_without_arguments()
+        if token.kind is Kind.CALL:
+            self._calls += 1
+            self._called = token.text
+            return before
         logprobs = {} if self._logprobs is None else {"logprobs": {"content": [self._probabilities(token)]}}
         timings = {"timings": self.told.timings()} if self._timed else {}
-        return opening + self._chunk(self._delta(token), timings, choice=logprobs)
+        return before + self._chunk(self._delta(token), timings, choice=logprobs)
 
     def progress(self, processed: int) -> bytes:
         """Prompt processing as `return_progress` asks for it; every such chunk has the role again."""
@@ -42,12 +49,11 @@ class ChatTeller:
     def end(self) -> list[bytes]:
         """Timings stand in the finish chunk, or with `include_usage` in the usage chunk behind it."""
         told, times = self.told, {"timings": self.told.timings()}
-        opening = b"" if self._opened else self._chunk({"role": "assistant", "content": None})
-        self._opened = True
+        before = self._opening() + self._call_without_arguments()
         if not self._usage:
-            return [opening + self._chunk({}, times, finish=told.finish)]
+            return [before + self._chunk({}, times, finish=told.finish)]
         usage = data({"choices": [], **self._tail(), "usage": told.usage(), **times})
-        return [opening + self._chunk({}, finish=told.finish) + usage]
+        return [before + self._chunk({}, finish=told.finish) + usage]
 
     def whole(self) -> Json:
         told, voice = self.told, self.told.voice
@@ -89,12 +95,25 @@ class ChatTeller:
             return {"content": token.text}
         if token.kind is Kind.REASONING:
             return {"reasoning_content": token.text}
-        if token.kind is Kind.CALL:
-            self._calls += 1
-            function = {"name": token.text, "arguments": ""}
-            call = {"id": self.told.voice.new_id(), "type": "function", "function": function}
-            return {"tool_calls": [{"index": self._calls - 1, **call}]}
+        if self._called:
+            return self._call(token.text)
         return {"tool_calls": [{"index": self._calls - 1, "function": {"arguments": token.text}}]}
+
+    def _opening(self) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        return self._chunk({"role": "assistant", "content": None})
+
+    def _call(self, arguments: str) -> Json:
+        """A call is told when its first arguments are there: with them."""
+        function = {"name": self._called, "arguments": arguments}
+        self._called = ""
+        call = {"id": self.told.voice.new_id(), "type": "function", "function": function}
+        return {"tool_calls": [{"index": self._calls - 1, **call}]}
+
+    def _call_without_arguments(self) -> bytes:
+        return self._chunk(self._call("")) if self._called else b""
 
     def _chunk(
         self, delta: Json, more: Json | None = None, *, finish: str | None = None, choice: Json | None = None

@@ -1,7 +1,7 @@
 """How `/v1/responses` is told: named events without numbers, `completed` also when cut by the token limit.
 
-The reasoning item is done only at the end, behind all text, and neither it nor a call has parts or ids of
-its own where official servers give them: that is how llama-server tells it.
+The reasoning item is done only at the end, behind all text, and has no parts; a call has no event for the end
+of its arguments: that is how llama-server tells it.
 """
 
 from __future__ import annotations
@@ -102,12 +102,16 @@ class ResponsesTeller:
         if token.kind is Kind.REASONING:
             return named("response.reasoning_text.delta", delta=token.text, item_id=self._reasoning_id)
         if token.kind is Kind.CALL:
-            self._call_ids.append(f"fc_{self.told.voice.new_id()}")
-            item = {"type": "function_call", "call_id": self._call_ids[-1], "name": token.text}
-            return named(
-                "response.output_item.added", item={**item, "arguments": "", "status": "in_progress"}
-            )
-        return named("response.function_call_arguments.delta", delta=token.text, item_id=self._call_ids[-1])
+            self._call_ids.append(self.told.voice.new_id())
+            begun = {"type": "function_call", "status": "in_progress"}
+            item = {**self._call(len(self._call_ids) - 1, token.text, ""), **begun}
+            return named("response.output_item.added", item=item)
+        item_id = f"fc_{self._call_ids[-1]}"
+        return named("response.function_call_arguments.delta", delta=token.text, item_id=item_id)
+
+    def _call(self, index: int, name: str, arguments: str) -> Json:
+        call_id = self._call_ids[index]
+        return {"id": f"fc_{call_id}", "arguments": arguments, "call_id": f"call_{call_id}", "name": name}
 
     def _thinking(self, content: list[Json]) -> Json:
         return {
@@ -136,17 +140,10 @@ class ResponsesTeller:
 
     def _calls(self) -> list[Json]:
         while len(self._call_ids) < len(self.told.calls):
-            self._call_ids.append(f"fc_{self.told.voice.new_id()}")
-        return [
-            {
-                "type": "function_call",
-                "call_id": call_id,
-                "name": name,
-                "status": "completed",
-                "arguments": arguments,
-            }
-            for call_id, (name, arguments) in zip(self._call_ids, self.told.calls, strict=True)
-        ]
+            self._call_ids.append(self.told.voice.new_id())
+        done = {"type": "function_call", "status": "completed"}
+        calls = (self._call(index, *call) for index, call in enumerate(self.told.calls))
+        return [{"id": call.pop("id"), **done, **call} for call in calls]
 
     def _completed(self) -> Json:
         told, voice = self.told, self.told.voice

@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import orjson
 
 from gateway.fake.scene import Fault, FaultKind, Machine, Pace, Reply, Scene, When
 from gateway.fake.speech import Call
@@ -130,7 +129,10 @@ def _calls(value: object, place: str, faults: list[str]) -> tuple[Call, ...]:
             continue
         arguments = entry.get("arguments", {})
         calls.append(
-            Call(entry["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
+            Call(
+                entry["name"],
+                arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+            )
         )
     return tuple(calls)
 

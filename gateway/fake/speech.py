@@ -16,6 +16,8 @@ __all__ = ["Call", "Kind", "Speech", "Token", "invented", "pieces_of", "seeded_i
 
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PIECE: Final = re.compile(r"\s*\S+|\s+$")
+_ARGUMENT: Final = re.compile(r'[{\[]|\s*"(?:[^"\\]|\\.)*":?|[}\]]|[^{}\[\]"]+|.', re.DOTALL)
+"""Pieces in which the arguments of a call come: brackets, names with their colon, values."""
 _SENTENCE: Final = (
     "the a one some every no it we you they time year people way day thing life child world house week "
     "system question work night point home water room area story fact month lot right study book eye job "
@@ -64,7 +66,7 @@ class Speech:
             yield Token(Kind.TEXT, piece)
         for call in self.calls:
             yield Token(Kind.CALL, call.name)
-            for piece in pieces_of(call.arguments):
+            for piece in _ARGUMENT.findall(call.arguments):
                 yield Token(Kind.ARGUMENTS, piece)
 
     @property

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.fake import FakeServer, scene_of
 from tests.gateway.fake.contract import contract_of
-from tests.support.fixtures import RunLlama
+from tests.support.chain_model import TOOL_TEMPLATE, write_chain_model
+from tests.support.fixtures import RunLlama, need_the_wheel
 from tests.support.llama import RealLlama
 from tests.support.tiny_model import THINKING_TEMPLATE
 
@@ -129,6 +130,42 @@ THOUGHTS: dict[str, tuple[str, Json]] = {
     "chat": ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 30}),
     "responses": ("/v1/responses", {"input": "hi", "max_output_tokens": 30}),
 }
+PARAMETERS: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CALL = [{"name": "weather", "arguments": {"city": "Oslo"}}]
+SAID_AS_CALL = [
+    "<tool_call>\n",
+    '{"name": "weather", ',
+    '"arguments": {"city": ',
+    '"Oslo"',
+    "}}",
+    "\n</tool_call>",
+]
+CALLS: dict[str, tuple[str, Json]] = {
+    "chat": (
+        "/v1/chat/completions",
+        {
+            "messages": MESSAGES,
+            "max_tokens": 50,
+            "tools": [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}],
+        },
+    ),
+    "responses": (
+        "/v1/responses",
+        {
+            "input": "hi",
+            "max_output_tokens": 50,
+            "tools": [{"type": "function", "name": "weather", "parameters": PARAMETERS}],
+        },
+    ),
+    "messages": (
+        "/v1/messages",
+        {
+            "messages": MESSAGES,
+            "max_tokens": 50,
+            "tools": [{"name": "weather", "input_schema": PARAMETERS}],
+        },
+    ),
+}
 THOUGHT = 'root ::= " the day</think> the night"'
 FAKE_THOUGHT = {"reasoning": " the day", "text": " the night"}
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -174,6 +211,17 @@ async def test_thoughts_have_the_real_shape(
     path, body = THOUGHTS[case]
     real = await contract_of(thinking_llama.url, "POST", path, {**body, "stream": stream, "grammar": THOUGHT})
     assert real == await contract_of(fake.url, "POST", path, {**body, "stream": stream, "fake": FAKE_THOUGHT})
+
+
+@STREAMED
+@pytest.mark.parametrize("case", CALLS)
+async def test_calls_of_tools_have_the_real_shape(
+    case: str, fake: FakeServer, calling_llama: RealLlama, *, stream: bool
+) -> None:
+    path, body = CALLS[case]
+    asked = {**body, "temperature": 0, "stream": stream}
+    real = await contract_of(calling_llama.url, "POST", path, asked)
+    assert real == await contract_of(fake.url, "POST", path, {**asked, "fake": {"call": CALL}})
 
 
 @STREAMED
@@ -263,4 +311,14 @@ async def test_a_browser_of_another_origin_is_answered_as_by_the_real_one(
 def thinking_llama(tiny_model: Path) -> Iterator[RealLlama]:
     args = ("--chat-template", THINKING_TEMPLATE, "--reasoning-format", "deepseek")
     with RealLlama(tiny_model, args=args) as llama:
+        yield llama
+
+
+@pytest.fixture(scope="module")
+def calling_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealLlama]:
+    """One that calls a tool whatever it is asked."""
+    need_the_wheel()
+    model = tmp_path_factory.mktemp("chain") / "chain.gguf"
+    write_chain_model(model, SAID_AS_CALL, TOOL_TEMPLATE)
+    with RealLlama(model, args=("--jinja",)) as llama:
         yield llama

@@ -61,7 +61,7 @@ async def test_a_reply_can_wait_for_its_turn_or_be_used_up(fake: FakeServer) -> 
 async def test_a_tool_is_called_where_tools_are_offered(fake: FakeServer) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     [call] = (await message(fake.url, chat(tools=tools)))["tool_calls"]
-    assert call["function"] == {"name": "f", "arguments": '{"x":1}'}
+    assert call["function"] == {"name": "f", "arguments": '{"x": 1}'}
 
 
 async def test_headers_and_a_member_of_the_body_say_it_for_one_request(fake: FakeServer) -> None:

@@ -42,7 +42,7 @@ def test_a_script_says_machine_replies_pace_faults_and_calls() -> None:
     assert slow.fault is not None
     assert (slow.fault.kind, slow.fault.after) == (FaultKind.RST, 2)
     assert (weather.when.contains, weather.when.nth) == ("weather", 2)
-    assert weather.calls == (Call("weather", '{"city":"Oslo"}'),)
+    assert weather.calls == (Call("weather", '{"city": "Oslo"}'),)
     assert scene.models == ("fake", "slow")
 
 
