@@ -15,7 +15,7 @@ BENCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test cover bench bench-growth bench-guard fairness run lock clean
+.PHONY: help install fmt check test cover bench bench-growth bench-guard fairness screenshots run lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench-guard: $(VENV)/.dev ## Fail if the work per forwarded token has grown by h
 fairness: $(VENV)/.dev ## Many tenants on few slots, on virtual time: writes docs/fairness.md and its picture
 	@$(BIN)/python -m bench.fairness
 
+screenshots: $(VENV)/.dev ## Take the pictures of the operator's pages anew, in docs/img (needs chromium)
+	@SLOTGATE_SCREENSHOTS=docs/img $(BIN)/python -m pytest -q tests/pages/test_pictures.py
+
 check: $(VENV)/.dev ## Format, lint and types, without changing anything
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -56,7 +59,7 @@ lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
 	@$(PIP) install uv
 	@$(call compile,serve,)
 	@$(call compile,local,--extra local)
-	@$(call compile,dev,--extra local --extra test --extra postgres)
+	@$(call compile,dev,--extra local --extra test --extra postgres --extra otel)
 	@cd $(NODE) && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
 
 clean: ## Remove .venv and caches

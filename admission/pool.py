@@ -58,8 +58,8 @@ class SlotPool:
         """While its backend loads: those who wait for it do not use up their time until then."""
         self.numbered = False
         """Whether each lease is told which slots it holds. To be set before the first one."""
-        self.unclean: dict[int, None] = {}
-        """Slots in which an isolated request may have left something."""
+        self.unclean: dict[int, float] = {}
+        """Slots in which an isolated request may have left something, and since when."""
         self.on_unclean: Callable[[], None] = _nobody_asks
         """Called when slots have to be cleaned: whoever does it sets it, and calls `cleaned`."""
         self.context = 0
@@ -160,7 +160,7 @@ class SlotPool:
             self.quarantine.add(lease, now, total=self.total)
             self.on_quarantine()
         elif lease.demand.isolated and lease.outcome is not Outcome.UNUSED:
-            self._clean(lease.slots)
+            self._clean(lease.slots, now)
         if lease.outcome is Outcome.FINISHED:
             took = now - lease.granted_at
             smoothed = self.service_s if self.service_s is not None else took
@@ -186,7 +186,7 @@ class SlotPool:
         To be called `SETTLE_S` after the answer came. Returns how many slots have left the quarantine.
         """
         returned = self.quarantine.answered(probe, running, now, total=self.total, busy=busy)
-        self._left(returned)
+        self._left(returned, now)
         if running is not None:
             ours = self._ours_at_most + self.quarantine.closed_before(probe)
             self.foreign = max(0, len(running) - ours)
@@ -195,7 +195,7 @@ class SlotPool:
     def expire(self, now: float, max_s: float) -> int:
         """For a backend that does not serve `/slots`: free what was in quarantine for `max_s` seconds."""
         returned = self.quarantine.expire(now, max_s)
-        self._left(returned)
+        self._left(returned, now)
         return len(returned)
 
     def cleaned(self, number: int) -> None:
@@ -219,7 +219,9 @@ class SlotPool:
             leased=self._leased,
             quarantined=self.withheld,
             foreign=self.foreign,
-            quarantined_oldest_s=self.quarantine.oldest_age_s(now),
+            quarantined_oldest_s=max(
+                self.quarantine.oldest_age_s(now), now - min(self.unclean.values(), default=now)
+            ),
             idle_s=0.0 if self.leases else now - self.idle_since,
         )
 
@@ -233,13 +235,13 @@ class SlotPool:
         order = [*empty, *(number for number in self._used if number in free)]
         return sorted(order, key=lambda number: number != warm)
 
-    def _left(self, returned: Iterable[QuarantinedSlot]) -> None:
-        self._clean(slot.number for slot in returned if slot.isolated)
+    def _left(self, returned: Iterable[QuarantinedSlot], now: float) -> None:
+        self._clean((slot.number for slot in returned if slot.isolated), now)
 
-    def _clean(self, numbers: Iterable[int | None]) -> None:
+    def _clean(self, numbers: Iterable[int | None], now: float) -> None:
         left = [number for number in numbers if number is not None]
         if left:
-            self.unclean.update(dict.fromkeys(left))
+            self.unclean.update(dict.fromkeys(left, now))
             self.on_unclean()
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.console import Console
 from gateway.context import Caller
 from gateway.doors import DOORS, Door
 from gateway.endpoints.admin import (
     BackendOrder,
     CancelAny,
-    OperatorOnly,
     PrometheusText,
     Reload,
     Requests,
@@ -27,22 +27,30 @@ from gateway.endpoints.admin import (
 from gateway.endpoints.ask import Ask
 from gateway.endpoints.asked import Reader
 from gateway.endpoints.by_method import ByMethod, unknown_path
+from gateway.endpoints.events import Events
 from gateway.endpoints.generate import Generate
 from gateway.endpoints.health import Health, Ready
 from gateway.endpoints.models import ListModels, OneModel
 from gateway.endpoints.native_status import Props, Slots
+from gateway.endpoints.operator_only import OperatorExists, OperatorOnly
+from gateway.endpoints.pages import Page, Redirect, StaticFile
 from gateway.endpoints.requests import CancelRequest
+from gateway.endpoints.session import SessionState, SignIn, SignOut
 from gateway.endpoints.usage import UsageTotals
 from gateway.fleet import Fleet
 from gateway.operations import Operations, Orders
 from gateway.settings import Settings
-from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, WebGuard
+from middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, Traced, WebGuard
 from middleware.authentication import presented_keys
 
 __all__ = ["PUBLIC_PATHS", "Keys", "build_app", "routes", "stack"]
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 """What needs no key."""
+START = "/"
+"""Needs none either, and leads to the playground."""
+PLAYGROUND = "/v1/chat/completions"
+"""The door behind which the playground asks."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
 OPERATOR_PREFIXES = ("/admin", "/metrics")
@@ -55,19 +63,26 @@ class Keys:
 
     caller: Callable[[bytes], Caller | None]
     operator: Callable[[bytes], bool] | None = None
+    """Whether the key of this digest is one of the operator's."""
     holds: Callable[[bytes], bool] = lambda _: True
     """Whether a key of this digest is still good."""
 
 
-def routes(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations | None = None) -> list[Route]:
+def routes(
+    settings: Settings,
+    fleet: Fleet,
+    keys: Keys,
+    operations: Operations | None = None,
+    console: Console | None = None,
+) -> list[Route]:
     reader = Reader(settings.server)
+    if console is None:
+        console = Console.of(fleet)
+        console.operators.change(keys.operator)
 
     def endpoint(door: Door) -> ByMethod:
         kind = Generate if door.takes_slot else Ask
         return ByMethod(POST=kind(settings, fleet, door, reader))
-
-    def operators(endpoint: ASGIApp) -> ByMethod:
-        return ByMethod(GET=OperatorOnly(endpoint, keys.operator, presented_keys))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     return [
@@ -78,27 +93,57 @@ def routes(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations 
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
-        *_operators(fleet, keys, operations or Operations()),
+        *_operators(settings, fleet, operations or Operations(), console, reader),
+        *_pages(console),
         Route("/ready", ByMethod(GET=Ready(fleet))),
     ]
 
 
-def _operators(fleet: Fleet, keys: Keys, operations: Operations) -> list[Route]:
+def _operators(
+    settings: Settings, fleet: Fleet, operations: Operations, console: Console, reader: Reader
+) -> list[Route]:
     def route(path: str, **endpoints: ASGIApp) -> Route:
         guarded = {
-            method: OperatorOnly(endpoint, keys.operator, presented_keys)
+            method: OperatorOnly(endpoint, console.operators, presented_keys)
             for method, endpoint in endpoints.items()
         }
         return Route(path, ByMethod(**guarded))
 
+    stall_timeout_s = settings.streaming.client_stall_timeout_s
+    events = Events(console.board, console.operators, stall_timeout_s=stall_timeout_s)
+    [chat] = [door for door in DOORS if PLAYGROUND in door.paths]
     return [
         route("/metrics", GET=PrometheusText(fleet.metrics)),
-        route("/admin/status", GET=Status(fleet)),
+        route("/admin/status", GET=Status(fleet, operations.orders)),
+        route("/admin/events", GET=events),
         route("/admin/requests", GET=Requests(fleet)),
         route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
         route("/admin/usage", GET=UsageTotals(fleet.usage)),
+        route("/admin/chat/completions", POST=Generate(settings, fleet, chat, reader)),
         *_orders(route, fleet, operations.orders),
         route("/admin/reload", POST=Reload(operations)),
+    ]
+
+
+def _pages(console: Console) -> list[Route]:
+    """What needs no key: the pages ask for it."""
+    operators, pages = console.operators, console.pages
+
+    def route(path: str, **endpoints: ASGIApp) -> Route:
+        shown = {method: OperatorExists(endpoint, operators) for method, endpoint in endpoints.items()}
+        return Route(path, ByMethod(**shown))
+
+    return [
+        route("/admin", GET=Page(pages.page("dashboard.html"))),
+        route("/admin/chat", GET=Page(pages.page("chat.html"))),
+        route("/admin/static/{name}", GET=StaticFile(pages)),
+        route(
+            "/admin/session",
+            GET=SessionState(operators),
+            POST=SignIn(operators),
+            DELETE=SignOut(operators),
+        ),
+        route(START, GET=Redirect(b"/admin/chat")),
     ]
 
 
@@ -113,7 +158,7 @@ def _orders(route: Callable[..., Route], fleet: Fleet, orders: Orders | None) ->
         "restart": orders.restart,
     }
     return [
-        route(f"/admin/backends/{{name}}/{word}", POST=BackendOrder(fleet, order))
+        route(f"/admin/backends/{{name}}/{word}", POST=BackendOrder(fleet, orders, order))
         for word, order in each.items()
     ]
 
@@ -130,7 +175,10 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
 def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
-    layers: list[Layer] = [RequestId, lambda app: AccessLog(app, fleet.ended)]
+    layers: list[Layer] = [RequestId]
+    if (trace := fleet.trace) is not None:
+        layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
+    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.line_budget))
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)
@@ -146,16 +194,25 @@ def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     else:
         layers.append(
             lambda app: Authentication(
-                app, keys.caller, public_paths=PUBLIC_PATHS, operator_prefixes=OPERATOR_PREFIXES
+                app,
+                keys.caller,
+                public_paths=PUBLIC_PATHS | {START},
+                operator_prefixes=OPERATOR_PREFIXES,
             )
         )
     return layers
 
 
-def build_app(settings: Settings, fleet: Fleet, keys: Keys, operations: Operations | None = None) -> ASGIApp:
-    app: ASGIApp = Router(
-        routes(settings, fleet, keys, operations), redirect_slashes=False, default=unknown_path
-    )
+def build_app(
+    settings: Settings,
+    fleet: Fleet,
+    keys: Keys,
+    operations: Operations | None = None,
+    console: Console | None = None,
+) -> ASGIApp:
+    """Without a console, what operators see begins and ends with this application."""
+    served = routes(settings, fleet, keys, operations, console)
+    app: ASGIApp = Router(served, redirect_slashes=False, default=unknown_path)
     for layer in reversed(stack(settings, fleet, keys)):
         app = layer(app)
     return _http_only(app)

@@ -28,6 +28,8 @@ CONFIG = click.option(
     help="The configuration, a TOML file.",
 )
 BY = "Any of tenant, key, model, backend, day, outcome; empty for one sum of all."
+FOLDER = click.Path(file_okay=False, path_type=Path)
+SPEEDS = "As recorded, N times as fast, or without any wait."
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -86,6 +88,57 @@ def run(
     options = RunOptions(model, host, port, parallel, ctx, llama_server)
     with _faults_reported():
         sys.exit(run_both(options))
+
+
+@main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
+@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with the operator key.")
+@click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
+def top(*, url: str, key_file: Path | None, once: bool) -> None:
+    """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
+    from gateway.top.operator_key import NoKeyError, operator_key
+    from gateway.top.watching import watch
+
+    def ask() -> str:
+        return str(click.prompt("Operator key", hide_input=True, err=True))
+
+    try:
+        key = operator_key(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
+    except NoKeyError as missing:
+        raise click.UsageError(str(missing)) from missing
+    sys.exit(watch(url, key, once=once))
+
+
+@main.command()
+@click.option("--upstream", required=True, metavar="URL", help="The server to record: http://host:port.")
+@click.option("--to", "folder", required=True, type=FOLDER, metavar="FOLDER", help="Where recordings go.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True)
+@click.option("--api-key-env", metavar="NAME", help="The variable with a key for the upstream.")
+def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: str | None) -> None:
+    """Pass requests on to a server and keep what it answers, for `slotgate replay`."""
+    from gateway.cassette.listening import record as record_until_stopped
+
+    api_key = None if api_key_env is None else os.environ.get(api_key_env)
+    if api_key_env is not None and not api_key:
+        raise click.UsageError(f"The variable {api_key_env} of --api-key-env is not set.")
+    sys.exit(record_until_stopped(upstream, folder, host, port, api_key))
+
+
+@main.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--speed", default="recorded", show_default=True, metavar="recorded|N|max", help=SPEEDS)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True)
+def replay(*, folder: Path, speed: str, host: str, port: int) -> None:
+    """Answer requests as they were answered when they were recorded."""
+    from gateway.cassette.listening import replay as replay_until_stopped
+    from gateway.cassette.player import speed_of
+
+    try:
+        sys.exit(replay_until_stopped(folder, host, port, speed_of(speed)))
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong), param_hint="--speed") from wrong
 
 
 @main.command()

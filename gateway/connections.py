@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
+from gateway.line_budget import LineBudget
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Connections(ServerState):
         """In the order in which they became idle."""
         self.refused: Counter[str] = Counter()
         """Answers given without the application, by error code."""
+        self._line_budget = LineBudget()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -78,7 +80,8 @@ class Connections(ServerState):
         self.refused[error.code] += 1
         request_id = secrets.token_hex(16)
         address = client[0] if client else None
-        log.info("refused", id=request_id, client=address, status=error.status, code=error.code)
+        if self._line_budget.allows(error.code):
+            log.info("refused", id=request_id, client=address, status=error.status, code=error.code)
         body = error.body()
         headers = [
             *self.default_headers,
@@ -111,6 +114,7 @@ class Connections(ServerState):
         """Close all of them, unsent bytes and all."""
         for connection in self._all():
             connection.transport.abort()
+        self._line_budget.flush()
 
     def _all(self) -> list[Protocol]:
         return cast("list[Protocol]", list(self.connections))

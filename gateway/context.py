@@ -83,8 +83,15 @@ class RequestContext:
     ended_at: float | None = None
     partial: bool = False
     """The token counts are what passed, not what the backend stated."""
+    traceparent: bytes = b""
+    """What the backend is told of the trace that this request is part of; empty without traces of our own."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """What the response says beyond its endpoint's own headers."""
+
+    @property
+    def trace_id(self) -> str | None:
+        """Of the trace, where there is one of ours: 32 hex digits."""
+        return self.traceparent.split(b"-")[1].decode() if self.traceparent else None
 
     @property
     def queue_s(self) -> float | None:

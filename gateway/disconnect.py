@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
-__all__ = ["ClientWatch", "until_client_gone"]
+__all__ = ["ClientWatch", "cut_connection", "until_client_gone"]
+
+ABORT_WAIT_S = 1.0
 
 
 class ClientWatch:
@@ -50,3 +52,15 @@ def until_client_gone(receive: Receive) -> Iterator[ClientWatch]:
             yield watch
         finally:
             watcher.cancel()
+
+
+async def cut_connection(scope: Scope, receive: Receive) -> None:
+    """Close the connection of a client that does not read, unsent bytes and all, where the server offers it;
+    returns when the server knows."""
+    abort = scope.get("extensions", {}).get("slotgate.abort")
+    if abort is not None:
+        abort()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABORT_WAIT_S):
+                while (await receive())["type"] != "http.disconnect":
+                    pass

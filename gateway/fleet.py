@@ -18,6 +18,7 @@ from gateway.catalogue import Catalogue
 from gateway.context import RequestContext
 from gateway.errors import CapacityError, GatewayError
 from gateway.history import History
+from gateway.line_budget import LineBudget
 from gateway.live import LiveAnswers
 from gateway.metrics import Metrics
 from gateway.monitor import Monitor
@@ -25,6 +26,7 @@ from gateway.prompt_sizes import PromptSizes
 from gateway.settings import Backend as BackendSettings
 from gateway.settings import Settings, Tenant, isolating
 from gateway.slot_cleaner import SlotCleaner
+from gateway.tracing import Trace
 from gateway.usage import Usage
 
 __all__ = ["Fleet"]
@@ -46,6 +48,7 @@ class Fleet:
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.live = LiveAnswers()
         self.history = History()
+        self.line_budget = LineBudget()
         self.affinity = Affinity()
         self.prompt_sizes = PromptSizes()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
@@ -63,7 +66,11 @@ class Fleet:
         self.wishes: dict[str, float] = {}
         """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
+        self.on_drain: Callable[[], None] = _nobody_looks
+        """Called when the gateway begins to stop: those who only look are not waited for."""
         self._started = False
+        self.trace: Trace | None = None
+        """Told of every request, where traces are wanted; set before the application is built."""
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.usage = usage or Usage()
         self.on_ended: Callable[[RequestContext], None] = lambda _: None
@@ -179,6 +186,7 @@ class Fleet:
     def drain(self) -> None:
         """Refuse what waits and what comes from now on; what runs goes on."""
         self.scheduler.drain()
+        self.on_drain()
 
     def cut(self) -> None:
         """End what still runs, with an error that its client can read."""
@@ -192,6 +200,7 @@ class Fleet:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
+        self.line_budget.flush()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
@@ -235,6 +244,10 @@ class Fleet:
                 for model in self.catalogue.models.values()
             }
         )
+
+
+def _nobody_looks() -> None:
+    """Nobody is shown what happens."""
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:

@@ -88,7 +88,10 @@ class KeyRing(Generic[Holder]):
 
     def is_operator(self, presented: bytes) -> bool:
         """Whether the presented key is one of the operator's."""
-        digest = _digest(presented)
+        return self.holds_operator(_digest(presented))
+
+    def holds_operator(self, digest: bytes) -> bool:
+        """Whether the operator's key with this digest is (still) known."""
         return hmac.compare_digest(self._operators.get(digest, b""), digest)
 
     @property

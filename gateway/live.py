@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
+from admission import Lease
 from gateway.context import RequestContext
 from gateway.errors import ClientError, GatewayError
 
-__all__ = ["Cuttable", "LiveAnswers"]
+__all__ = ["Cuttable", "LiveAnswers", "Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an answer has come."""
+
+    lease: Lease | None
+    """The last one that it got."""
+    tokens: int
+    """Generated so far; an answer that is no stream knows it at its end."""
+    first_output_at: float | None
+    """When the first of them came, where that can be seen."""
 
 
 class Cuttable(Protocol):
     def cut(self, error: GatewayError) -> None:
         """End the answer with this error, told to the client as its state allows. Never awaits."""
+
+    def progress(self) -> Progress:
+        """How far it has come, for whoever looks."""
 
 
 class LiveAnswers:
@@ -23,6 +40,8 @@ class LiveAnswers:
     def __init__(self) -> None:
         self._answers: dict[Cuttable, RequestContext] = {}
         self._latest: dict[tuple[str, bytes], Cuttable] = {}
+        self.on_end: Callable[[Cuttable, float], None] = _nobody_counts
+        """Told of every answer that is over, and when its request began. It must not raise."""
 
     def __repr__(self) -> str:
         return f"<LiveAnswers {len(self._answers)}>"
@@ -43,6 +62,7 @@ class LiveAnswers:
             yield
         finally:
             del self._answers[answer]
+            self.on_end(answer, context.began_at)
             if self._latest.get(key) is answer:
                 del self._latest[key]
 
@@ -56,6 +76,11 @@ class LiveAnswers:
         for answer in found:
             answer.cut(ClientError("cancelled", "the request was cancelled", status=409))
         return len(found)
+
+    @property
+    def answers(self) -> list[tuple[Cuttable, RequestContext]]:
+        """Those under way, the latest first."""
+        return list(reversed(self._answers.items()))
 
     @property
     def contexts(self) -> list[RequestContext]:
@@ -79,3 +104,7 @@ class LiveAnswers:
         for answer, context in list(self._answers.items()):
             if backend is None or (context.backend == backend and context.granted_at is not None):
                 answer.cut(error)
+
+
+def _nobody_counts(answer: Cuttable, began_at: float) -> None:
+    """Nobody keeps rates."""

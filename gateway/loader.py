@@ -75,6 +75,15 @@ class Loader:
 
     # -- orders
 
+    def possible(self, name: str) -> tuple[str, ...]:
+        backend, process = self._backend(name), self._processes.get(name)
+        first = "resume" if backend.held is Hold.BY_ORDER else "drain"
+        if process is None:
+            return (first,)
+        if process.state in (State.STOPPED, State.STOPPING, State.GIVEN_UP):
+            return (first, "load")
+        return (first, "restart", "unload")
+
     def drain(self, name: str) -> None:
         self._backend(name).hold(Hold.BY_ORDER)
 

@@ -23,6 +23,9 @@ class Orders(Protocol):
     Each raises `ClientError`: 404 where there is no such backend, 409 where the order makes no sense.
     """
 
+    def possible(self, name: str) -> tuple[str, ...]:
+        """Which of these words make sense for this backend now."""
+
     def drain(self, name: str) -> None:
         """No new work; what runs goes on."""
 

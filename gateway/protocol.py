@@ -162,7 +162,8 @@ class Protocol(HttpToolsProtocol):
         """Each request gets a way to cut its connection: closing waits until all is sent, and a client that
         does not read never takes it."""
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = {"slotgate.abort": self.transport.abort}
+        ways_out = {"slotgate.abort": self.transport.abort, "slotgate.hang_up": self._hang_up}
+        cast("dict[str, Any]", self.scope)["extensions"] = ways_out
         if self.phase is Phase.IDLE:
             self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_late)
 
@@ -256,6 +257,13 @@ class Protocol(HttpToolsProtocol):
             self.transport.write(self._all.refusal(error, self.client))
         self._client_gone()
         self._linger()
+
+    def _hang_up(self) -> None:
+        """Close once all that was sent is on its way, although the response may have no end: a stand-in for a
+        server that died does that. uvicorn would log it as a fault of the application."""
+        if not self._is_leaving():
+            self._client_gone()
+            self._close()
 
     def _head_late(self) -> None:
         message = f"the request's headers were not complete within {self._limits.header_timeout_s:g} s"

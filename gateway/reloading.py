@@ -13,6 +13,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import Keys, build_app
+from gateway.console import Console
 from gateway.fleet import Fleet
 from gateway.operations import Operations, Orders, ReloadReport
 from gateway.settings import Backend, Settings, check_isolation_goes_on
@@ -50,6 +51,7 @@ class LiveGateway:
         written: Settings | None = None,
         load: Load | None = None,
         orders: Orders | None = None,
+        console: Console | None = None,
     ) -> None:
         """`written` are the settings as they stand in the file, with commands where `settings` has the URLs
         of processes. Without `load` there is nothing to read again.
@@ -61,8 +63,11 @@ class LiveGateway:
         self._keys_of = keys_of
         self._load = load
         self._orders = orders
+        self._console = console or Console.of(fleet, orders)
         self._turn = asyncio.Lock()
-        self._app = self._built(settings, keys_of(settings))
+        keys = keys_of(settings)
+        self._app = self._built(settings, keys)
+        self._console.operators.change(keys.operator)
 
     def __repr__(self) -> str:
         return f"<LiveGateway {self._fleet!r}>"
@@ -82,6 +87,7 @@ class LiveGateway:
             fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
             self._fleet.apply(settings)
             self._app, self._settings = app, settings
+            self._console.operators.change(keys.operator)
             report = ReloadReport(tuple(fixed), self._fleet.live.revoke(keys.holds))
         log.info("configuration reloaded", needs_restart=report.needs_restart, revoked=report.revoked)
         return report
@@ -98,7 +104,7 @@ class LiveGateway:
 
     def _built(self, settings: Settings, keys: Keys) -> ASGIApp:
         operations = Operations(self._orders, self.reload if self._load is not None else None)
-        return build_app(settings, self._fleet, keys, operations)
+        return build_app(settings, self._fleet, keys, operations, self._console)
 
 
 def _commands(settings: Settings) -> dict[str, Backend]:

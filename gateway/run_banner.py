@@ -15,7 +15,10 @@ _BANNER: Final = """\
 slotgate serves {alias} at {url}
 
   key           {client}
-  operator key  {operator}  (for {url}/admin/status)
+  operator key  {operator}
+
+  playground    {url}/admin/chat   (sign in with the operator key)
+  dashboard     {url}/admin
 
   curl -N {url}/v1/chat/completions \\
     -H 'Authorization: Bearer {client}' -H 'Content-Type: application/json' \\

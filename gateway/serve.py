@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.app import Keys
 from gateway.children import Children
+from gateway.console import Console
 from gateway.context import Caller, TenantIdentity
 from gateway.fleet import Fleet
 from gateway.keys import KeyRing
@@ -27,6 +28,7 @@ from gateway.reloading import LiveGateway, Load
 from gateway.server import ListenError, Server
 from gateway.settings import Settings, SettingsError, Tenant
 from gateway.stopping import stop_signals
+from gateway.tracing import Trace, traced
 from gateway.usage import StoreFault, Usage, keeping
 
 __all__ = ["Moments", "assemble", "keys_of", "serve"]
@@ -75,12 +77,14 @@ def serve(
 
 
 async def _serve(settings: Settings, children: Children, moments: Moments, load: Load | None) -> None:
-    async with keeping(settings.usage) as usage, children:
+    async with keeping(settings.usage) as usage, traced(os.environ) as trace, children:
         if moments.started is not None:
             await moments.started()
         with stop_signals() as stop:
             located, environ = children.located(settings), children.environ(os.environ)
-            assembled = assemble(located, environ, usage, written=settings, load=load, children=children)
+            assembled = assemble(
+                located, environ, usage, written=settings, load=load, children=children, trace=trace
+            )
             async with assembled as (app, fleet):
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
                 server = Server(app, settings.server)
@@ -131,22 +135,27 @@ async def assemble(
     written: Settings | None = None,
     load: Load | None = None,
     children: Children | None = None,
+    trace: Trace | None = None,
 ) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
     """The application and its backends in the running event loop. Nothing is left when it is left.
 
     `children` are the processes behind some of the backends; `settings` say where they are. Without `usage`,
-    nobody notes what requests used.
+    nobody notes what requests used; without `trace` nobody is told of requests as they come and end.
     """
     fleet = Fleet(settings, environ, usage)
+    fleet.trace = trace
     loader = Loader(settings, fleet, children or ())
-    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader)
+    console = Console.of(fleet, loader)
+    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader, console=console)
     if children is not None:
         children.follow(fleet.monitors)
     fleet.start()
     loader.start()
+    console.board.start()
     try:
         yield app, fleet
     finally:
+        console.board.stop()
         loader.stop()
         await fleet.stop()
 
@@ -166,7 +175,7 @@ def keys_of(settings: Settings) -> Keys:
     def holds(digest: bytes) -> bool:
         return ring.holds(digest, datetime.now(UTC).date())
 
-    return Keys(caller_of, ring.is_operator if ring.has_operator else None, holds)
+    return Keys(caller_of, ring.holds_operator if ring.has_operator else None, holds)
 
 
 def _identity(tenant: Tenant) -> TenantIdentity:

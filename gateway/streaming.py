@@ -16,19 +16,19 @@ from starlette.types import Receive, Scope, Send
 from admission import Lease, Outcome, Ticket
 from gateway.admit import granted, owned, submit
 from gateway.context import RequestContext
-from gateway.disconnect import ClientWatch, until_client_gone
+from gateway.disconnect import ClientWatch, cut_connection, until_client_gone
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from gateway.fleet import Fleet
 from gateway.frames import Frames
 from gateway.generation import Generation
+from gateway.live import Progress
 from gateway.relay import Relay
 from gateway.settings import Settings
 from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 
 __all__ = ["StreamingAnswer"]
 
-ABORT_WAIT_S = 1.0
 NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
 """How often a waiting client is told of a new place in the queue at most."""
@@ -49,6 +49,7 @@ class StreamingAnswer:
         self._meter = generation.meter()
         self._stalled = False
         self._out: Downstream | None = None
+        self._frames: Frames | None = None
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
         """Why the request was ended; where a backend was asked already, there is no second attempt."""
@@ -69,6 +70,7 @@ class StreamingAnswer:
             write_now=scope.get("extensions", {}).get("slotgate.write"),
         )
         frames = Frames(self._generation.dialect(self._meter), out, self._meter, self._loop.time)
+        self._frames = frames
         try:
             with (
                 self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes),
@@ -100,6 +102,10 @@ class StreamingAnswer:
                 self._out.wake()
         elif self._relay is not None:
             self._relay.fail(error)
+
+    def progress(self) -> Progress:
+        first_output_at = self._frames.first_output_at if self._frames is not None else None
+        return Progress(self._lease, self._meter.completed, first_output_at)
 
     # -- the request's course
 
@@ -252,13 +258,7 @@ class StreamingAnswer:
     async def _cut(self, scope: Scope, receive: Receive) -> None:
         """The client no longer reads: close its connection, unsent bytes and all."""
         self._context.outcome = "client_stalled"
-        abort = scope.get("extensions", {}).get("slotgate.abort")
-        if abort is not None:
-            abort()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ABORT_WAIT_S):
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
+        await cut_connection(scope, receive)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return list(_STREAM_HEADERS)

@@ -20,6 +20,7 @@ from gateway.errors import ClientGone, GatewayError
 from gateway.fetching import Reply, fetch
 from gateway.fleet import Fleet
 from gateway.generation import Generation
+from gateway.live import Progress
 from gateway.replies import send_whole
 from gateway.settings import Settings
 
@@ -65,6 +66,9 @@ class WholeAnswer:
         if self._stop is not None:
             self._cut = error
             self._stop()
+
+    def progress(self) -> Progress:
+        return Progress(self._lease, self._meter.completed, None)
 
     async def _answer(self) -> Reply:
         """Once, or twice where the first backend is known not to have begun."""

@@ -5,6 +5,7 @@ from middleware.authentication import Authentication
 from middleware.cors import Cors
 from middleware.error_boundary import ErrorBoundary
 from middleware.request_id import RequestId
+from middleware.traced import Traced
 from middleware.web_guard import WebGuard
 
-__all__ = ["AccessLog", "Authentication", "Cors", "ErrorBoundary", "RequestId", "WebGuard"]
+__all__ = ["AccessLog", "Authentication", "Cors", "ErrorBoundary", "RequestId", "Traced", "WebGuard"]

@@ -1,5 +1,8 @@
 """One line a request, whatever happened to it. Nothing per frame; no prompt, no key.
 
+A flood of requests that end in the same wrong way (clients that leave, a wrong key in a loop) is told by some
+lines and then by their number (`gateway.line_budget`). What ended well always has its line.
+
 Here every request ends, and whoever keeps books of requests is told.
 """
 
@@ -15,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.context import RequestContext, context_of
 from gateway.errors import ClientGone
+from gateway.line_budget import LineBudget
 
 __all__ = ["AccessLog"]
 
@@ -25,10 +29,13 @@ log = structlog.stdlib.get_logger("slotgate.access")
 class AccessLog:
     """A client that left is an outcome, logged at the level of any other (499), and goes no further."""
 
-    def __init__(self, app: ASGIApp, on_end: Callable[[RequestContext], None] = lambda _: None) -> None:
+    def __init__(
+        self, app: ASGIApp, on_end: Callable[[RequestContext], None], line_budget: LineBudget
+    ) -> None:
         """`on_end` is told of every request that has ended. It must not raise."""
         self._app = app
         self._on_end = on_end
+        self._line_budget = line_budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
@@ -39,7 +46,13 @@ class AccessLog:
         finally:
             context.ended_at = asyncio.get_running_loop().time()
             self._on_end(context)
-            self._line(scope, context.facts(context.ended_at))
+            if self._is_told(scope, context):
+                self._line(scope, context.facts(context.ended_at) | {"trace_id": context.trace_id})
+
+    def _is_told(self, scope: Scope, context: RequestContext) -> bool:
+        if scope["path"] in _QUIET or context.final_outcome == "ok":
+            return True
+        return self._line_budget.allows(context.code or context.final_outcome)
 
     def _line(self, scope: Scope, facts: dict[str, Any]) -> None:
         level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO

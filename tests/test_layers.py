@@ -9,7 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("gateway", "middleware", "admission")
-LEAVES = ("gateway.context", "gateway.error_shapes", "gateway.errors", "gateway.replies")
+LEAVES = (
+    "gateway.context",
+    "gateway.error_shapes",
+    "gateway.errors",
+    "gateway.line_budget",
+    "gateway.replies",
+)
 """What middleware may know of the gateway."""
 COMPOSERS = ("gateway.app", "gateway.serve", "gateway.cli")
 """Who may know the middleware."""
@@ -19,17 +25,21 @@ THIRD_PARTIES = {
     "httptools": {"gateway.protocol", "gateway.request_head", "gateway.upstream.connection"},
     "httpx": {
         "gateway.backend",
+        "gateway.cassette.recorder",
         "gateway.fetching",
         "gateway.llama_probe",
         "gateway.monitor",
         "gateway.slot_cleaner",
         "gateway.relay",
+        "gateway.top.feed",
         "gateway.upstream.transport",
     },
+    "opentelemetry": {"gateway.otel"},
     "psycopg": {"gateway.usage.postgres"},
     "pytest": {"gateway.pytest_plugin.fixtures"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
+    "rich": {"gateway.top.screen", "gateway.top.watching"},
     "python_multipart": {"gateway.multipart"},
     "pydantic_core": {"gateway.settings"},
     "uvicorn": {
@@ -39,7 +49,7 @@ THIRD_PARTIES = {
         "gateway.protocol",
         "gateway.server",
     },
-    "uvloop": {"gateway.ci.run", "gateway.serve"},
+    "uvloop": {"gateway.cassette.listening", "gateway.ci.run", "gateway.serve"},
 }
 """Clients and frameworks, each with the few modules that know them."""
 WHOLE_PACKAGES = ("gateway.settings",)

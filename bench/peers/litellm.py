@@ -41,7 +41,7 @@ def _launch(site: Site) -> Launch:
 
 PEER = Peer(
     name="litellm",
-    about="LiteLLM proxy in Python, a master key, one worker; with a quarter of the streams",
+    about="LiteLLM proxy in Python, a master key, one worker; with an eighth of the streams",
     install=wheel("bin/litellm", "litellm[proxy]==1.108.7"),
     launch=_launch,
     fraction=8,

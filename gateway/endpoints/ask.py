@@ -5,6 +5,7 @@ They do not wait in the queue: where the model is not loaded, the answer is 503 
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from starlette.types import Receive, Scope, Send
@@ -38,6 +39,7 @@ class Ask:
         asked = await self._reader.read(self._door, scope, receive)
         model = self._fleet.catalogue.resolve(asked.request.model, context.tenant)
         context.model = model.name
+        context.path = self._door.paths[0]
         check_served(model.backends)
         backend = _least_busy(model.backends)
         if backend is None:
@@ -46,6 +48,7 @@ class Ask:
         context.backend = backend.name
         body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())
         request = backend.request(self._door.upstream_path, body, upstream_headers(scope, context))
+        context.asked_at = asyncio.get_running_loop().time()
         reply: Reply | None = None
         with until_client_gone(receive):
             reply = await fetch(backend, request, self._settings.timeouts)

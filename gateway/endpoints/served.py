@@ -39,7 +39,7 @@ def upstream_headers(
         (b"accept", b"text/event-stream" if stream else b"application/json"),
         (b"x-request-id", context.id.encode()),
     ]
-    trace = dict(scope["headers"]).get(b"traceparent")
-    if trace is not None:
+    trace = context.traceparent or dict(scope["headers"]).get(b"traceparent")
+    if trace:
         headers.append((b"traceparent", trace))
     return headers

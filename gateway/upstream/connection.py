@@ -197,10 +197,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.state = State.RECEIVING
         self.received_bytes = True
         self._in_head = False
+        untrue = {b"content-encoding"}
         for name, value in self._headers:
             if name == b"content-encoding" and value.lower() != b"identity":
                 self._push = _inflated(value.lower(), self._sink.body)
-        self._sink.head(status, [pair for pair in self._headers if pair[0] != b"content-encoding"])
+                untrue.add(b"content-length")  # it counts what was deflated
+        self._sink.head(status, [pair for pair in self._headers if pair[0] not in untrue])
 
     def on_body(self, data: bytes) -> None:
         self._push(data)

@@ -118,3 +118,56 @@ async def test_without_an_operator_key_there_are_no_metrics() -> None:
         async with await gateway.client() as client:
             await client.request("GET", "/metrics", OPERATOR)
             assert client.status == 404
+
+
+NAMES: dict[str, set[str]] = {
+    "slotgate_request_duration_seconds": {"model", "tenant", "outcome"},
+    "slotgate_queue_wait_seconds": {"model", "tenant"},
+    "slotgate_time_to_first_token_seconds": {"model", "tenant"},
+    "slotgate_inter_token_seconds": {"model"},
+    "slotgate_tokens_total": {"model", "tenant", "kind"},
+    "slotgate_slots": {"backend", "state"},
+    "slotgate_queue_depth": {"tenant"},
+    "slotgate_leases": {"tenant"},
+    "slotgate_quarantined_slots": {"backend"},
+    "slotgate_client_disconnects_total": {"phase"},
+    "slotgate_upstream_errors_total": {"code"},
+    "process_resident_memory_bytes": set(),
+    "process_cpu_seconds_total": set(),
+    "process_open_fds": set(),
+}
+LABELS = ("model", "tenant", "outcome", "kind", "backend", "phase", "code")
+
+
+async def test_the_names_that_dashboards_rely_on_are_there_with_their_labels() -> None:
+    """Values of labels are of the configuration or of fixed lists: none of what clients or backends said."""
+    scripts: list[Script] = [
+        WHOLE_STREAM,
+        [Write(H + chunked(T("a"))), Fin()],
+        [Write(H + chunked(T("a"))), Stall()],
+    ]
+    refused = [Write(answer(500, b'{"error":{"code":"canary_code","message":"canary","type":"canary"}}'))]
+    fu = ScriptedUpstream(scripts={CHAT: lambda _: (*scripts, refused)[len(fu.generations) - 1]})
+    async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
+        for _ in range(2):
+            await ask(gateway.url, A, b"x-request-id: canary", user="canary")
+        async with await gateway.client() as leaving:
+            await leaving.post(CHAT, chat("canary"), A)
+        await gateway.until(lambda: len(gateway.fleet.backends["gpu0"].pool.leases) == 0)
+        await ask(gateway.url, A, model="canary")
+        assert (await ask(gateway.url, A)).status == 500
+        samples = await scraped(gateway)
+    for name, labels in NAMES.items():
+        found = [dict(pairs) for each, pairs in samples if each in (name, f"{name}_count")]
+        assert found, name
+        assert all(set(pairs) == labels for pairs in found), name
+    values = {label: {dict(pairs)[label] for _, pairs in samples if label in dict(pairs)} for label in LABELS}
+    assert values == {
+        "model": {"m"},
+        "tenant": {"a", ""},
+        "outcome": {"ok", "error", "client_gone"},
+        "kind": {"prompt", "cached", "completion"},
+        "backend": {"gpu0"},
+        "phase": {"answer"},
+        "code": {"upstream_truncated", "other"},
+    }

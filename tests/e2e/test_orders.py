@@ -1,14 +1,16 @@
 """What an operator can order of a backend while requests run: drain, resume, and what needs a process."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from gateway.backend import BackendState
 from tests.support.answer import fetch
 from tests.support.client import RawClient
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
-from tests.support.own import OPERATOR, SERVER, order, shown
+from tests.support.own import OPERATOR, SERVER, llama_command, order, own_backend, own_settings, shown
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +74,26 @@ async def test_resume_undoes_it() -> None:
         resumed = await order(gateway.url, "gpu0", "resume")
         got = await ask(gateway.url)
     assert (resumed.status, resumed.json["state"], got.status) == (200, "ready", 200)
+
+
+async def test_the_status_names_the_orders_that_make_sense_for_a_backend_by_url() -> None:
+    async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        status = await fetch(gateway.url, "GET", "/admin/status", OPERATOR)
+        drained = await order(gateway.url, "gpu0", "drain")
+    assert [backend["orders"] for backend in status.json["backends"]] == [["drain"]]
+    assert drained.json["orders"] == ["resume"]
+
+
+async def test_the_status_names_the_orders_that_make_sense_for_a_process(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    async with running_gateway(settings, ready=False) as gateway:
+        await gateway.until(lambda: gateway.fleet.ready)
+        status = await fetch(gateway.url, "GET", "/admin/status", OPERATOR)
+        assert [backend["orders"] for backend in status.json["backends"]] == [["drain", "restart", "unload"]]
+        await order(gateway.url, "a", "unload")
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.STOPPED)
+        status = await fetch(gateway.url, "GET", "/admin/status", OPERATOR)
+        assert [backend["orders"] for backend in status.json["backends"]] == [["drain", "load"]]
 
 
 @pytest.mark.parametrize("word", ["drain", "resume", "load", "unload", "restart"])

@@ -19,6 +19,7 @@ from gateway.reloading import LiveGateway, Load
 from gateway.serve import assemble
 from gateway.server import Server
 from gateway.settings import Settings, parse
+from gateway.tracing import Trace
 from gateway.usage import Usage
 from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
@@ -110,11 +111,12 @@ async def running_gateway(
     load: Load | None = None,
     usage: Usage | None = None,
     environ: Mapping[str, str] = os.environ,
+    trace: Trace | None = None,
 ) -> AsyncIterator[Gateway]:
     """Backends with a command are processes of the gateway's, as `slotgate serve` runs them."""
     before = asyncio.all_tasks()
     with logged() as log:
-        async with _listening(settings, log, load, environ, usage) as gateway:
+        async with _listening(settings, log, load, environ, usage, trace=trace) as gateway:
             if ready:
                 await gateway.until(lambda: gateway.fleet.ready)
             yield gateway
@@ -124,14 +126,22 @@ async def running_gateway(
 
 @asynccontextmanager
 async def _listening(
-    settings: Settings, log: Log, load: Load | None, environ: Mapping[str, str], usage: Usage | None
+    settings: Settings,
+    log: Log,
+    load: Load | None,
+    environ: Mapping[str, str],
+    usage: Usage | None,
+    *,
+    trace: Trace | None,
 ) -> AsyncIterator[Gateway]:
     own = [backend for backend in settings.backends if backend.command]
     async with AsyncExitStack() as stack:
         children = await stack.enter_async_context(Children.of(settings, environ)) if own else None
         located = children.located(settings) if children else settings
         environ = children.environ(environ) if children else environ
-        assembled = assemble(located, environ, usage, written=settings, load=load, children=children)
+        assembled = assemble(
+            located, environ, usage, written=settings, load=load, children=children, trace=trace
+        )
         app, fleet = await stack.enter_async_context(assembled)
         server = Server(app, settings.server)
         await server.listen()

@@ -1,0 +1,226 @@
+"""The operator in a browser: signing in and out, what the cookie is good for and what not."""
+
+from typing import Any
+
+import pytest
+
+from gateway.backend import BackendState
+from gateway.keys import hash_key
+from gateway.operators import Operators
+from gateway.wrong_keys import A_MINUTE
+from tests.e2e.test_reload import Configuration
+from tests.support.answer import Answer, exchange, fetch
+from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sg-operator"
+BEARER = b"authorization: Bearer sg-operator"
+SERVER = {"port": 0, "operator_key_hashes": [hash_key(KEY)]}
+TENANTS = [{"name": "a", "key_hashes": [hash_key("sg-a")]}]
+SESSION = "/admin/session"
+ORIGIN = b"origin: http://127.0.0.1"
+"""Of a page of the gateway: the host is the one that the client names."""
+
+
+def settings(url: str = "http://127.0.0.1:9", **server: object) -> Any:  # noqa: ANN401
+    return settings_for(url, server=SERVER | server, tenant=TENANTS)
+
+
+async def sign_in(gateway: Gateway, key: str = KEY, *headers: bytes) -> Answer:
+    return await fetch(gateway.url, "POST", SESSION, *headers, json={"key": key})
+
+
+async def cookie_of(gateway: Gateway) -> bytes:
+    """The line that a browser sends from then on."""
+    said = (await sign_in(gateway)).header(b"set-cookie")
+    assert said is not None
+    return b"cookie: theme=dark; " + said.partition(b";")[0]
+
+
+async def test_the_key_in_a_body_gives_a_cookie_that_no_script_and_no_other_site_gets() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        answer = await sign_in(gateway, KEY, ORIGIN)
+    assert (answer.status, answer.json) == (200, {"signed_in": True})
+    assert answer.header(b"cache-control") == b"no-store"
+    name, *attributes = (answer.header(b"set-cookie") or b"").split(b"; ")
+    assert attributes == [b"Path=/admin", b"Max-Age=43200", b"HttpOnly", b"SameSite=Strict"]
+    assert len(name.partition(b"=")[2]) == 43
+    assert KEY.encode() not in name
+
+
+async def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        answer = await sign_in(gateway, KEY, b"x-forwarded-proto: https")
+    assert (answer.header(b"set-cookie") or b"").endswith(b"; Secure")
+
+
+def test_under_tls_the_cookie_is_for_tls_only() -> None:
+    operators = Operators(lambda _: True, lambda: 0.0)
+    cookies = [
+        operators.sign_in({"scheme": scheme, "headers": [], "server": ("h", 443)}, b"key")
+        for scheme in ("http", "https")
+    ]
+    assert [cookie.endswith(b"; Secure") for cookie in cookies] == [False, True]
+
+
+async def test_gateways_on_one_machine_do_not_sign_each_other_out() -> None:
+    async with (
+        running_gateway(settings(), ready=False) as one,
+        running_gateway(settings(), ready=False) as two,
+    ):
+        cookies = b"; ".join([(await cookie_of(gateway))[8:] for gateway in (one, two)])
+        for gateway in (one, two):
+            answer = await fetch(gateway.url, "GET", "/admin/status", b"cookie: " + cookies)
+            assert answer.status == 200
+
+
+async def test_without_tenants_the_pages_work_on_this_machine_and_for_no_other_name() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
+        cookie = await cookie_of(gateway)
+        assert (await fetch(gateway.url, "GET", "/admin/chat")).status == 200
+        place, body = "/admin/chat/completions", chat(stream=False)
+        assert (await fetch(gateway.url, "POST", place, cookie, ORIGIN, json=body)).status == 200
+        rebound = b"GET /admin HTTP/1.1\r\nhost: evil.test\r\n\r\n"
+        assert (await exchange(gateway.url, rebound)).error["code"] == "host_not_allowed"
+
+
+async def test_with_the_cookie_every_operator_endpoint_is_open_and_no_other() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings(fu.url)) as gateway:
+        cookie = await cookie_of(gateway)
+        for path in ("/admin/status", "/admin/requests", "/metrics"):
+            assert (await fetch(gateway.url, "GET", path, cookie)).status == 200
+        public = await fetch(gateway.url, "POST", CHAT, cookie, ORIGIN, json=chat())
+        assert (public.status, public.error["code"]) == (401, "invalid_api_key")
+        assert fu.generations == []
+
+
+async def test_a_page_of_ours_gives_orders_by_cookie_and_others_do_not() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings(fu.url)) as gateway:
+        cookie = await cookie_of(gateway)
+        drain, resume = "/admin/backends/gpu0/drain", "/admin/backends/gpu0/resume"
+        for origin in (
+            b"http://evil.test",
+            b"http://127.0.0.1:81",
+            b"null",
+            b"",
+            b"http://127.0.0.1.evil.test",
+        ):
+            refused = await fetch(gateway.url, "POST", drain, cookie, b"origin: " + origin)
+            assert (refused.status, refused.error["code"]) == (403, "origin_not_allowed"), origin
+        without = await fetch(gateway.url, "POST", drain, cookie)
+        assert (without.status, without.error["code"]) == (403, "origin_not_allowed")
+        backend = gateway.fleet.backends["gpu0"]
+        assert backend.state is BackendState.READY
+        ordered = await fetch(gateway.url, "POST", drain, cookie, ORIGIN)
+        assert (ordered.status, ordered.json["state"]) == (200, "draining")
+        assert (await fetch(gateway.url, "POST", resume, cookie, ORIGIN)).status == 200
+
+
+async def test_a_read_by_cookie_for_a_page_of_another_origin_is_refused() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        answer = await fetch(gateway.url, "GET", "/admin/status", cookie, b"origin: http://evil.test")
+    assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
+
+
+async def test_the_key_as_bearer_needs_no_origin() -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings(fu.url)) as gateway:
+        answer = await fetch(gateway.url, "POST", "/admin/backends/gpu0/drain", BEARER)
+    assert answer.status == 200
+
+
+async def test_a_wrong_key_beside_a_good_cookie_is_a_wrong_key() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        answer = await fetch(gateway.url, "GET", "/admin/status", cookie, b"authorization: Bearer sg-no")
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+
+
+async def test_signing_out_ends_the_session_and_not_only_the_cookie() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        other = await cookie_of(gateway)
+        elsewhere = await fetch(gateway.url, "DELETE", SESSION, cookie, b"origin: http://evil.test")
+        assert elsewhere.status == 403
+        assert (await fetch(gateway.url, "GET", SESSION, cookie)).json == {"signed_in": True}
+        answer = await fetch(gateway.url, "DELETE", SESSION, cookie, ORIGIN)
+        assert b"Max-Age=0" in (answer.header(b"set-cookie") or b"")
+        assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 401
+        assert (await fetch(gateway.url, "GET", SESSION, cookie)).json == {"signed_in": False}
+        assert (await fetch(gateway.url, "GET", "/admin/status", other)).status == 200
+
+
+async def test_a_reload_without_the_key_ends_its_sessions() -> None:
+    fu = ScriptedUpstream()
+    async with fu:
+        file = Configuration(settings(fu.url))
+        async with running_gateway(settings(fu.url), load=file.load) as gateway:
+            cookie = await cookie_of(gateway)
+            await gateway.app.reload()
+            assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 200
+            file.settings = settings(fu.url, operator_key_hashes=[hash_key("sg-another")])
+            await gateway.app.reload()
+            assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 401
+            file.settings = settings(fu.url)
+            await gateway.app.reload()
+            assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 401
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"sg-operator"', b'{"key":1}', b'{"key":["sg-operator"]}', b"{}"]
+)
+async def test_a_sign_in_that_cannot_be_read_is_400(body: bytes) -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        answer = await fetch(gateway.url, "POST", SESSION, b"content-type: application/json", body=body)
+    assert (answer.status, answer.error["code"]) == (400, "invalid_request")
+
+
+async def test_a_sign_in_from_a_page_of_another_origin_is_refused() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        answer = await sign_in(gateway, KEY, b"origin: http://evil.test")
+    assert (answer.status, answer.header(b"set-cookie")) == (403, None)
+
+
+async def test_after_a_few_wrong_keys_not_even_the_right_one_is_looked_at() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        for _ in range(A_MINUTE):
+            wrong = await sign_in(gateway, "sg-wrong")
+            assert (wrong.status, wrong.error["code"]) == (401, "invalid_api_key")
+            assert wrong.header(b"set-cookie") is None
+        refused = await sign_in(gateway)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limited")
+        assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 200
+        assert (await fetch(gateway.url, "GET", "/admin/status", BEARER)).status == 200
+
+
+async def test_without_an_operator_key_there_is_no_way_in() -> None:
+    fu = ScriptedUpstream()
+    paths = ("/", "/admin", "/admin/chat", "/admin/static/look.css", "/admin/events", "/admin/status")
+    async with fu, running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
+        for path in paths:
+            assert (await fetch(gateway.url, "GET", path)).status == 404, path
+        for method in ("GET", "POST", "DELETE"):
+            assert (await fetch(gateway.url, method, SESSION, ORIGIN)).status == 404, method
+
+
+async def test_the_operator_asks_a_model_in_the_playground_by_cookie_from_its_page_only() -> None:
+    fu = ScriptedUpstream()
+    place = "/admin/chat/completions"
+    async with fu, running_gateway(settings(fu.url)) as gateway:
+        cookie = await cookie_of(gateway)
+        body = chat(stream=False)
+        elsewhere = await fetch(gateway.url, "POST", place, cookie, b"origin: http://evil.test", json=body)
+        assert (elsewhere.status, fu.generations) == (403, [])
+        assert (await fetch(gateway.url, "POST", place, b"x-api-key: sg-a", json=body)).status == 401
+        answer = await fetch(gateway.url, "POST", place, cookie, ORIGIN, json=body)
+        assert answer.status == 200
+        [entry] = gateway.fleet.history.newest(0.0)
+    assert (entry["tenant"], entry["model"], entry["outcome"]) == ("operator", "m", "ok")
+    assert b"cookie" not in fu.generations[0].raw.lower()

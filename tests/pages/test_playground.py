@@ -1,0 +1,116 @@
+"""The playground in a real browser, in front of a real llama-server."""
+
+import json
+import shlex
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.pages.conftest import Looks
+from tests.support.operated import Operated
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def body_in(line: str) -> dict[str, object]:
+    """What the shell would hand to curl as the body."""
+    words = shlex.split(line)
+    body: dict[str, object] = json.loads(words[words.index("-d") + 1])
+    return body
+
+
+def test_a_newcomer_gets_an_answer_in_a_conversation_and_its_pace(look: Looks, operated: Operated) -> None:
+    page = look().signed_in("/")
+    assert page.url == f"{operated.url}/admin/chat"
+    expect(page.get_by_label("Model")).to_have_value("m")
+    page.get_by_label("System prompt").fill("You are brief.")
+    page.get_by_label("Max tokens").fill("20")
+    for turn, text in enumerate(("Hello!", "And now it's you."), 1):
+        say(page, text)
+        expect(page.locator(".message .said")).to_have_count(turn)
+        expect(page.locator(".message .said").last).to_contain_text("tokens/s")
+    assert len(page.locator(".message .text").nth(1).inner_text()) > 0
+    page.get_by_text("The same request with curl").click()
+    line = page.locator("#curl").inner_text()
+    messages = body_in(line)["messages"]
+    assert isinstance(messages, list)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[3]["content"] == "And now it's you."
+    assert "Bearer $SLOTGATE_KEY" in line
+    assert "sg-" not in line
+    [last, *_] = operated.ask("GET", "/admin/requests")["requests"]
+    assert (last["tenant"], last["outcome"]) == ("operator", "ok")
+
+
+def test_stop_ends_the_answer_and_frees_the_slot(look: Looks, operated: Operated) -> None:
+    page = look().signed_in("/admin/chat")
+    page.get_by_label("Max tokens").fill("1500")
+    say(page, "Tell me a very long story.")
+    stop = page.get_by_role("button", name="Stop")
+    expect(page.locator(".message.streaming .text")).not_to_be_empty()
+    stop.click()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator(".message .said")).to_contain_text("stopped")
+    page.goto(operated.url + "/admin")
+    expect(page.locator('.backend .cell[data-state="idle"]')).to_have_count(2)
+    [last, *_] = operated.ask("GET", "/admin/requests")["requests"]
+    assert last["outcome"] == "client_gone"
+
+
+def test_an_error_is_shown_as_the_gateway_states_it(look: Looks) -> None:
+    one = look()
+    page = one.signed_in("/admin/chat")
+    page.get_by_label("Ask with a tenant's key").fill("sg-nobody")
+    say(page, "Hello!")
+    failure = page.locator(".failure")
+    expect(failure).to_contain_text("401 invalid_api_key")
+    expect(failure).to_contain_text("the API key is not known here")
+    expect(failure).to_contain_text("request ")
+    assert all("401" in text for text in one.complaints)
+    one.complaints.clear()
+
+
+def test_with_a_tenants_key_the_request_is_that_tenants(look: Looks, operated: Operated) -> None:
+    page = look().signed_in("/admin/chat")
+    page.get_by_label("Ask with a tenant's key").fill("sg-team-b")
+    page.get_by_label("Max tokens").fill("5")
+    expect(page.get_by_label("Model")).to_have_value("m")
+    say(page, "Hello!")
+    expect(page.locator(".message .said")).to_have_count(1)
+    [last, *_] = operated.ask("GET", "/admin/requests")["requests"]
+    assert (last["tenant"], last["outcome"]) == ("team-b", "ok")
+    assert page.evaluate("() => [localStorage.length, sessionStorage.length]") == [0, 0]
+
+
+def test_reasoning_stands_apart_from_the_answer_and_neither_can_be_markup(look: Looks) -> None:
+    page = look().signed_in("/admin/chat")
+    deltas = [
+        {"reasoning_content": "Let me <b>think</b>."},
+        {"content": "It is "},
+        {"content": "<i>four</i>."},
+    ]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+    def thinks(route: Route) -> None:
+        route.fulfill(status=200, content_type="text/event-stream", body=stream)
+
+    page.route("**/admin/chat/completions", thinks)
+    say(page, "What is two and two?")
+    answer = page.locator('.message[data-role="assistant"]')
+    expect(answer.locator(".reasoning .text")).to_have_text("Let me <b>think</b>.")
+    expect(answer.locator(":scope > .text")).to_have_text("It is <i>four</i>.")
+    expect(answer.locator("b, i")).to_have_count(0)
+
+
+def test_the_playground_goes_on_after_a_restart_of_the_gateway(look: Looks, restarted: Operated) -> None:
+    one = look(restarted)
+    page = one.signed_in("/admin/chat")
+    page.get_by_label("Max tokens").fill("5")
+    restarted.stop()
+    restarted.start()
+    say(page, "Hello again!")
+    expect(page.locator(".message .said")).to_contain_text("tokens")
+    one.complaints.clear()  # the browser notes the 401 of the session that is gone
