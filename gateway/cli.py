@@ -200,6 +200,8 @@ def fake(
 
 @main.command()
 @click.option("--script", type=EXISTING_FILE, metavar="FILE", help="For the scripted llama-server.")
+@click.option("--replay", type=FOLDER, metavar="FOLDER", help="A recording instead.")
+@click.option("--speed", default="max", show_default=True, metavar="recorded|N|max", help=SPEEDS)
 @click.option("--model", type=EXISTING_FILE, metavar="GGUF", help="A real llama-server with it instead.")
 @click.option("--upstream", metavar="URL", help="A llama-server that runs already instead.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -217,6 +219,8 @@ def fake(
 def ci(
     *,
     script: Path | None,
+    replay: Path | None,
+    speed: str,
     model: Path | None,
     upstream: str | None,
     expected: tuple[str, ...],
@@ -227,18 +231,29 @@ def ci(
     The command sees SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables).
     The exit code is the command's, or 1 if a request failed unexpectedly.
     """
+    from gateway.cassette import CassetteError
+    from gateway.cassette.player import speed_of
     from gateway.ci.options import CiOptions
     from gateway.ci.run import run_ci
     from gateway.fake import ScriptError
     from gateway.find import NotFoundError
 
-    if sum(choice is not None for choice in (script, model, upstream)) > 1:
-        raise click.UsageError("Only one of --script, --model and --upstream can stand behind the gateway.")
-    options = CiOptions(script=script, model=model, upstream=upstream, expected=frozenset(expected), **rest)
+    if sum(choice is not None for choice in (script, replay, model, upstream)) > 1:
+        named = "--script, --replay, --model, --upstream"
+        raise click.UsageError(f"Only one of {named} can stand behind the gateway.")
     try:
+        options = CiOptions(
+            script=script,
+            replay=replay,
+            speed=speed_of(speed),
+            model=model,
+            upstream=upstream,
+            expected=frozenset(expected),
+            **rest,
+        )
         with _faults_reported():
             sys.exit(run_ci(options))
-    except (ScriptError, NotFoundError) as wrong:
+    except (ScriptError, CassetteError, NotFoundError, ValueError) as wrong:
         click.echo(str(wrong), err=True)
         sys.exit(USAGE_ERROR)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from gateway.cassette import CassetteError
 from gateway.fake.connection import Connection
 from gateway.fake.http1 import Message
 from gateway.fake.line import Line
@@ -94,7 +95,7 @@ class Control:
             return False
         try:
             told = await self._paths[path](orjson.loads(request.body or b"{}"))
-        except (ScriptError, SettingsError, LookupError, TimeoutError) as error:
+        except (ScriptError, CassetteError, SettingsError, ValueError, LookupError, TimeoutError) as error:
             line.write(answer(400, {"fault": str(error) or type(error).__name__}))
             return False
         line.write(answer(200, told))

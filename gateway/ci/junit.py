@@ -32,7 +32,7 @@ def junit_xml(verdict: Verdict, failures: Collection[Asked], unmatched: Collecti
             Xml.SubElement(case, "failure", message=asked.ending).text = f"request {asked.id}: {asked.ending}"
     for name in unmatched:
         case = _case(suite, f"unmatched: {name}", 0.0)
-        Xml.SubElement(case, "failure", message="no reply of the script matches")
+        Xml.SubElement(case, "failure", message="it was not told how to answer")
     document: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)
     return document
 

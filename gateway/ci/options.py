@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 __all__ = ["CiOptions"]
@@ -12,6 +13,10 @@ __all__ = ["CiOptions"]
 class CiOptions:
     script: Path | None = None
     """For the scripted llama-server, which stands in where nothing else is named."""
+    replay: Path | None = None
+    """The folder of a recording instead."""
+    speed: float = inf
+    """Of a recording; 1 is as it was."""
     model: Path | None = None
     """A real llama-server with this model instead."""
     upstream: str | None = None

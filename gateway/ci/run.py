@@ -29,6 +29,7 @@ from gateway.ci.command import environment_for, run_command
 from gateway.ci.control import Control
 from gateway.ci.junit import junit_xml, write_junit
 from gateway.ci.options import CiOptions
+from gateway.ci.recording import Recording
 from gateway.ci.stage import Changed
 from gateway.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn, Table
 from gateway.ci.verdict import Verdict, in_words
@@ -59,7 +60,7 @@ class _Keys:
 
 
 def run_ci(options: CiOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Returns the exit code. Raises `ScriptError`, `SettingsError` and `NotFoundError`."""
+    """Returns the exit code. Raises `ScriptError`, `SettingsError`, `CassetteError`, `NotFoundError`."""
     if options.with_parent:
         die_with_parent(signal.SIGTERM)
     configure_logging(logging.INFO if options.verbose else logging.WARNING)
@@ -234,6 +235,8 @@ def _both(first: Callable[[Backend], None], second: Callable[[Backend], None], b
 def _stand_in(options: CiOptions, environ: Mapping[str, str], on_reset: Changed) -> StandIn:
     if options.upstream is not None:
         return RunningServer(options.upstream)
+    if options.replay is not None:
+        return Recording(options.replay, options.speed)
     if options.model is not None:
         return RealModel(options.model, environ)
     return ScriptedServer(scene_for(FakeOptions(script=options.script), {}), on_reset)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+from gateway.cassette.player import speed_of
+from gateway.ci.recording import Recording
 from gateway.fake import FakeServer, Scene, scene_of
 from gateway.fake.hand import Cue, Hands
 from gateway.fake.llama import Exchange
@@ -32,6 +35,8 @@ class ScriptedStage:
         """Ids of requests to servers that are gone."""
         self.unmatched: list[str] = []
         self.server = self._new(scene)
+        self.recording: Recording | None = None
+        """Played in place of the scripted server."""
 
     def __repr__(self) -> str:
         return f"<ScriptedStage {self.server!r}>"
@@ -39,22 +44,34 @@ class ScriptedStage:
     # -- Stage
 
     async def reset(self, said: Members) -> Members:
-        """Raises `ScriptError` and `SettingsError`; then everything is as it was."""
+        """Raises `ScriptError`, `CassetteError` and `SettingsError`; then everything is as it was."""
+        recording, speed = said.get("cassette"), said.get("speed", "max")
+        player = None if recording is None else Recording(Path(recording), speed_of(speed))
         scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
         before = self.server
         self._hands = Hands()
         self.server = self._new(scene)
         await self.server.listen()
+        played, self.recording = self.recording, player
+        if player is not None:
+            await player.__aenter__()
         try:
             await self._on_reset(said.get("settings") or {})
         except Exception:
             await self.server.close()
-            self.server = before
+            self.server, self.recording = before, played
             raise
+        if played is not None:
+            await played.__aexit__(None, None, None)
         self.meant_to_fail |= before.llama.meant_to_fail
         self.unmatched += before.llama.unmatched
         await before.close()
-        return {"models": scene.models, "url": self.server.url}
+        return {"models": scene.models}
+
+    async def close(self) -> None:
+        await self.server.close()
+        if self.recording is not None:
+            await self.recording.__aexit__(None, None, None)
 
     async def reply(self, said: Members) -> Members:
         llama = self.server.llama
@@ -92,6 +109,7 @@ class ScriptedStage:
             "deferred": llama.slots.deferred,
             "ever_deferred": llama.slots.ever_deferred,
             "connections": self.server.connections,
+            "misses": self.recording.unmatched() if self.recording else [],
             "requests": [_told(exchange) for exchange in llama.exchanges],
         }
 

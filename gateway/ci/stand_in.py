@@ -1,6 +1,6 @@
 """What stands behind the gateway in a CI run: a scripted llama-server, a real one, or one that runs already.
 
-A new kind (a player of recordings, say) is one more class with these few members.
+A recording is one too (`recording.py`). A new kind is one more class with these few members.
 """
 
 from __future__ import annotations
@@ -59,10 +59,14 @@ class ScriptedServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._server.close()
+        assert self.stage is not None
+        await self.stage.close()
 
     @property
     def backend(self) -> Table:
+        assert self.stage is not None
+        if self.stage.recording is not None:
+            return self.stage.recording.backend
         server = self._server
         return {"name": "fake", "url": server.url, "models": list(server.llama.scene.models)}
 

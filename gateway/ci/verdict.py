@@ -90,6 +90,6 @@ class Verdict:
 
 def in_words(verdict: Verdict, failures: Iterable[Asked], unmatched: Iterable[str]) -> str:
     lines = [f"  {failure.name}: {failure.ending}" for failure in failures]
-    lines += [f"  {name}: no reply of the script matches" for name in unmatched]
+    lines += [f"  {name}: it was not told how to answer" for name in unmatched]
     told = f"{len(verdict.asked) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"
     return "\n".join([f"slotgate ci: {told}", *lines])

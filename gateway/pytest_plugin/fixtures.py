@@ -23,11 +23,12 @@ import pytest
 
 if TYPE_CHECKING:
     from gateway.pytest_plugin.process import GatewayProcess
-    from gateway.pytest_plugin.scripted import ScriptedLlama, Slotgate
+    from gateway.pytest_plugin.scripted import PlayedCassette, ScriptedLlama, Slotgate
 
 __all__ = [
     "scripted_llama",
     "slotgate",
+    "slotgate_cassette",
     "slotgate_process",
     "slotgate_script",
     "slotgate_settings",
@@ -70,8 +71,23 @@ def scripted_llama(
 
 
 @pytest.fixture
+def slotgate_cassette(
+    slotgate_process: GatewayProcess, slotgate_settings: dict[str, Any]
+) -> Iterator[PlayedCassette]:
+    """Plays a recording behind the gateway: `slotgate_cassette.play(folder)` gives what `slotgate` is.
+
+    The test fails if it asked for what was not recorded.
+    """
+    from gateway.pytest_plugin.scripted import PlayedCassette
+
+    cassette = PlayedCassette(slotgate_process, slotgate_settings)
+    yield cassette
+    assert cassette.misses == [], "asked for what was not recorded"
+
+
+@pytest.fixture
 def slotgate(slotgate_process: GatewayProcess, scripted_llama: ScriptedLlama) -> Slotgate:
     """A running gateway: where it is and how to be let in."""
     from gateway.pytest_plugin.scripted import Slotgate
 
-    return Slotgate.of(slotgate_process, scripted_llama)
+    return Slotgate.of(slotgate_process, scripted_llama.models)

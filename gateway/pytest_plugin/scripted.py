@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.pytest_plugin.process import ControlError, GatewayProcess
 
-__all__ = ["ControlError", "Generation", "ScriptedLlama", "Slotgate"]
+__all__ = ["ControlError", "Generation", "PlayedCassette", "ScriptedLlama", "Slotgate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Slotgate:
     """What can be asked for; the first is there whatever the script says."""
 
     @staticmethod
-    def of(process: GatewayProcess, llama: ScriptedLlama) -> Slotgate:
+    def of(process: GatewayProcess, models: tuple[str, ...]) -> Slotgate:
         told = process.told
-        return Slotgate(told["url"], told["key"], told["openai_base_url"], told["operator_key"], llama.models)
+        return Slotgate(told["url"], told["key"], told["openai_base_url"], told["operator_key"], models)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -46,6 +46,26 @@ class Slotgate:
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"}
+
+
+class PlayedCassette:
+    """A recording behind the gateway, in place of the scripted llama-server."""
+
+    def __init__(self, process: GatewayProcess, settings: Mapping[str, Any]) -> None:
+        self._process = process
+        self._settings = settings
+
+    def play(self, folder: Path, speed: str = "max") -> Slotgate:
+        """`speed` is `recorded`, `max`, or how many times as fast. Raises `ControlError`."""
+        recording = str(folder.absolute())
+        self._process.ask("/reset", cassette=recording, speed=speed, settings=self._settings)
+        return Slotgate.of(self._process, ())
+
+    @property
+    def misses(self) -> list[str]:
+        """What was asked and not recorded, in words."""
+        misses: list[str] = self._process.ask("/state")["misses"]
+        return misses
 
 
 class Generation:
