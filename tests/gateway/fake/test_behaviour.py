@@ -23,7 +23,8 @@ from tests.support.notation import DONE
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 CHAT = "/v1/chat/completions"
-PROMPT_S = 6.0
+PROMPT_S = 8.0
+"""At least."""
 LONG = {"messages": [{"role": "user", "content": "word " * 4200}], "max_tokens": 2, "stream": True}
 ENDLESS = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100000, "stream": True}
 SHORT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -54,7 +55,7 @@ def start(request: pytest.FixtureRequest) -> Start:
 @asynccontextmanager
 async def fake(slots: int = 1, *, unified: bool = False, n_ctx: int = 32768) -> AsyncIterator[str]:
     machine = {"slots": slots, "n_ctx": n_ctx, "kv_unified": unified}
-    pace = {"prompt_tokens_per_s": 2000, "tokens_per_s": 400}
+    pace = {"prompt_tokens_per_s": 1000, "tokens_per_s": 400}
     async with FakeServer(scene_of({"server": machine, "default": pace})) as server:
         yield server.url
 
@@ -129,9 +130,9 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed_after_a_
         left = time.perf_counter()
         await asyncio.sleep(0.2)  # a question that comes too early would say nothing
         assert await slots_busy(url) == 1
-        await asyncio.sleep(1.6)  # nobody asks, so that it is quiet
+        await asyncio.sleep(2.5)  # nobody asks, so that it is quiet
         assert await slots_busy(url) == 0
-        assert time.perf_counter() - left < PROMPT_S / 2
+        assert time.perf_counter() - left < PROMPT_S
 
 
 async def test_asking_for_the_slots_keeps_abandoned_work_alive(start: Start) -> None:
@@ -141,14 +142,14 @@ async def test_asking_for_the_slots_keeps_abandoned_work_alive(start: Start) -> 
         until = time.perf_counter() + 2.0
         while time.perf_counter() < until:
             assert await slots_busy(url) == 1
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.1)
 
 
 async def test_health_and_properties_do_not_keep_it_alive(start: Start) -> None:
     async with start() as url:
         async with asked(url, LONG) as client:
             await client.head()
-        until = time.perf_counter() + 1.8
+        until = time.perf_counter() + 2.5
         while time.perf_counter() < until:
             for path in ("/health", "/props"):
                 async with await RawClient.connect(url) as other:
