@@ -233,7 +233,9 @@ class Fleet:
         return loading or any(other.state is BackendState.READY for other in others)
 
     def _changed(self, backend: Backend) -> None:
-        log.info("backend", backend=backend.name, state=backend.state.value, slots=backend.pool.total)
+        pool = backend.pool
+        context = {"context": pool.context} if pool.context else {}
+        log.info("backend", backend=backend.name, state=backend.state.value, slots=pool.total, **context)
         self._reroute()
 
     def _reroute(self) -> None:

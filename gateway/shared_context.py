@@ -7,7 +7,8 @@ without. What tells, the surest first:
 * the setting `kv_unified`;
 * of a process of ours, what it says in its log while it loads (`n_ctx_slot = 8192, kv_unified = 'true'`), or
   else its command: `--kv-unified`, or no number of slots, for which llama-server takes four that share;
-* more context in all slots together than the model was trained for: few pay for that much memory.
+* every slot having all the context that the model was trained for: so llama-server starts when it is told
+  nothing, and few pay for that much memory several times.
 """
 
 import re
@@ -44,4 +45,4 @@ def told_by_command(command: Sequence[str]) -> bool | None:
 
 def told_by_sizes(n_ctx: int | None, slots: int, n_ctx_train: int | None) -> bool:
     """`n_ctx` is that of one slot, `n_ctx_train` the model's."""
-    return bool(n_ctx and n_ctx_train and slots > 1 and n_ctx * slots > n_ctx_train)
+    return bool(n_ctx and n_ctx_train and slots > 1 and n_ctx >= n_ctx_train)

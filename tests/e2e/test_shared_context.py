@@ -67,7 +67,7 @@ async def test_a_process_whose_slots_have_contexts_of_their_own_is_not_held_back
         assert context_of(gateway, "m") == 0
 
 
-async def test_more_context_than_the_model_was_trained_for_is_taken_for_a_shared_one(
+async def test_all_the_model_s_context_in_every_slot_is_taken_for_a_shared_one(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
     """As llama-server starts when it is told nothing: four slots, each with all that there is."""

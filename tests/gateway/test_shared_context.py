@@ -47,14 +47,14 @@ def test_a_script_says_nothing_of_its_options() -> None:
     ("n_ctx", "slots", "trained", "told"),
     [
         (8192, 4, 8192, True),
-        (4096, 4, 8192, True),
-        (2048, 4, 8192, False),
+        (16384, 2, 8192, True),
+        (4096, 4, 8192, False),
         (8192, 1, 8192, False),
         (None, 4, 8192, False),
         (8192, 4, None, False),
     ],
 )
-def test_more_context_in_all_slots_than_the_model_was_trained_for_tells(
+def test_all_that_the_model_was_trained_for_in_every_slot_tells(
     n_ctx: int | None, slots: int, trained: int | None, told: bool
 ) -> None:
     assert told_by_sizes(n_ctx, slots, trained) is told
