@@ -41,14 +41,14 @@ def main(arguments: list[str]) -> int:
     return CANNOT_START
 
 
-def die_with_parent() -> None:
-    """Asks the kernel for a SIGKILL when the parent ends, whatever it ends of."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Asks the kernel for a signal when the parent ends, whatever it ends of."""
     if sys.platform != "linux":
         return
     import ctypes  # noqa: PLC0415  not every platform's Python has it, and only Linux needs it
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -164,6 +164,98 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
         click.echo(str(wrong), err=True)
         sys.exit(USAGE_ERROR)
     click.echo(forms[form](question, totals), nl=False)
+
+
+@main.command()
+@click.option("--script", type=EXISTING_FILE, metavar="FILE", help="What it says and does, a TOML file.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
+@click.option(
+    "--ready", type=click.Path(path_type=Path), metavar="FILE", help="Gets the URL once it listens."
+)
+@click.option("--alias", metavar="NAME", help="Its model's name, as llama-server's --alias.")
+@click.option("-np", "--parallel", "slots", type=click.IntRange(min=1), metavar="N", help="Slots.")
+@click.option("--seed", type=int, metavar="N", help="The same seed says the same.")
+def fake(
+    *,
+    script: Path | None,
+    host: str,
+    port: int,
+    ready: Path | None,
+    alias: str | None,
+    slots: int | None,
+    seed: int | None,
+) -> None:
+    """Run a scripted llama-server, for tests without a GPU."""
+    from gateway.fake import ScriptError
+    from gateway.fake.program import FakeOptions, run_fake
+
+    options = FakeOptions(script, host, port, ready, alias, slots, seed)
+    try:
+        sys.exit(run_fake(options, os.environ))
+    except ScriptError as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(USAGE_ERROR)
+
+
+@main.command()
+@click.option("--script", type=EXISTING_FILE, metavar="FILE", help="For the scripted llama-server.")
+@click.option("--replay", type=FOLDER, metavar="FOLDER", help="A recording instead.")
+@click.option("--speed", default="max", show_default=True, metavar="recorded|N|max", help=SPEEDS)
+@click.option("--model", type=EXISTING_FILE, metavar="GGUF", help="A real llama-server with it instead.")
+@click.option("--upstream", metavar="URL", help="A llama-server that runs already instead.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
+@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="A web page that may call.")
+@click.option("--ready", type=click.Path(path_type=Path), metavar="FILE", help="Gets URL and key as JSON.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Gets what was asked, as XML.")
+@click.option("--max-s", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True)
+@click.option("--expect", "expected", multiple=True, metavar="CODE", help="An error that may happen.")
+@click.option("--key", metavar="KEY", help="Default: a new one.", envvar="SLOTGATE_CI_KEY", show_envvar=True)
+@click.option("--control", is_flag=True, hidden=True)
+@click.option("--with-parent", is_flag=True, help="End when the process that started this does.")
+@click.option("--verbose", is_flag=True, help="Log every request.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def ci(
+    *,
+    script: Path | None,
+    replay: Path | None,
+    speed: str,
+    model: Path | None,
+    upstream: str | None,
+    expected: tuple[str, ...],
+    **rest: Any,  # noqa: ANN401
+) -> None:
+    """Run a gateway with a stand-in behind it, and a command that uses both.
+
+    The command sees SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables).
+    The exit code is the command's, or 1 if a request failed unexpectedly.
+    """
+    from gateway.cassette import CassetteError
+    from gateway.cassette.player import speed_of
+    from gateway.ci.options import CiOptions
+    from gateway.ci.run import run_ci
+    from gateway.fake import ScriptError
+    from gateway.find import NotFoundError
+
+    if sum(choice is not None for choice in (script, replay, model, upstream)) > 1:
+        named = "--script, --replay, --model, --upstream"
+        raise click.UsageError(f"Only one of {named} can stand behind the gateway.")
+    try:
+        options = CiOptions(
+            script=script,
+            replay=replay,
+            speed=speed_of(speed),
+            model=model,
+            upstream=upstream,
+            expected=frozenset(expected),
+            **rest,
+        )
+        with _faults_reported():
+            sys.exit(run_ci(options))
+    except (ScriptError, CassetteError, NotFoundError, ValueError) as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(USAGE_ERROR)
 
 
 @main.group()

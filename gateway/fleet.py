@@ -73,6 +73,8 @@ class Fleet:
         """Told of every request, where traces are wanted; set before the application is built."""
         self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
         self.usage = usage or Usage()
+        self.on_ended: Callable[[RequestContext], None] = lambda _: None
+        """Told of every request that has ended, after all others. Must not raise."""
         self.apply(settings)
         self.limiter.restore(self.usage.day, self.usage.tokens_today)
 
@@ -208,6 +210,7 @@ class Fleet:
         self.history.put(context)
         self.metrics.observe(context)
         self.usage.note(context)
+        self.on_ended(context)
 
     def wish(self, model: str) -> None:
         """Somebody needs this model without a slot of it: it should be loaded where that can be."""

@@ -36,6 +36,7 @@ THIRD_PARTIES = {
     },
     "opentelemetry": {"gateway.otel"},
     "psycopg": {"gateway.usage.postgres"},
+    "pytest": {"gateway.pytest_plugin.fixtures"},
     "pydantic": {"gateway.settings"},
     "prometheus_client": {"gateway.metrics"},
     "rich": {"gateway.top.screen", "gateway.top.watching"},
@@ -48,7 +49,7 @@ THIRD_PARTIES = {
         "gateway.protocol",
         "gateway.server",
     },
-    "uvloop": {"gateway.cassette.listening", "gateway.serve"},
+    "uvloop": {"gateway.cassette.listening", "gateway.ci.run", "gateway.serve"},
 }
 """Clients and frameworks, each with the few modules that know them."""
 WHOLE_PACKAGES = ("gateway.settings",)
@@ -123,6 +124,15 @@ def test_the_leaves_know_leaves_only() -> None:
 def test_only_those_who_compose_the_application_know_the_middleware() -> None:
     others = [module for module in modules_of("gateway") if module not in COMPOSERS]
     assert ours_but(others, ("gateway", "admission")) == []
+
+
+def test_the_stand_in_stands_apart() -> None:
+    """What runs in front of real llama-servers knows nothing of the scripted one, and the other way round."""
+    apart = ("gateway.fake", "gateway.ci", "gateway.pytest_plugin", "gateway.cli")
+    way = [module for module in modules_of("gateway") if not is_in(module, apart)]
+    assert [f"{m} imports {name}" for m in way for name in imports_of(m) if is_in(name, apart[:3])] == []
+    small = ("gateway.fake", "gateway.ready_file", "gateway.stopping")
+    assert ours_but(modules_of("gateway/fake"), small) == []
 
 
 def ours_but(modules: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

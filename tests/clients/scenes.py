@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from gateway.fake.wire import STREAM_HEAD
 from tests.clients.told import TOOL
 from tests.support.gateway import CHAT
-from tests.support.llama_answers import STREAM_HEAD
 from tests.support.llama_dialects import message_events, named, response_events
 from tests.support.llama_frames import chat_events, data, text_events
 from tests.support.notation import END, chunked

@@ -5,9 +5,13 @@ Paths that take a slot are in `GENERATING`; everything else answers at once. Pur
 
 from collections.abc import Sequence
 
+from gateway.fake.control import control_body
+from gateway.fake.scene import Machine, Scene
+from gateway.fake.slots import Slots
+from gateway.fake.wire import STREAM_HEAD
 from tests.support import llama_dialects, llama_frames
 from tests.support.connection import Request
-from tests.support.llama_frames import CREATED, FINGERPRINT, PROMPT_TOKENS, Json
+from tests.support.llama_frames import PROMPT_TOKENS, Json
 from tests.support.notation import END, answer, chunked
 from tests.support.script import Fin, Paced, Script, Sleep, Write
 
@@ -21,10 +25,6 @@ RANKING = frozenset({"/v1/rerank", "/rerank", "/v1/reranking", "/reranking"})
 SPEECH = frozenset({"/v1/audio/transcriptions"})
 GENERATING = CHAT | TEXT | NATIVE | RESPONSES | MESSAGES | EMBEDDINGS | RANKING | SPEECH
 
-STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nAccess-Control-Allow-Origin: \r\nX-Accel-Buffering: no\r\n"
-    b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
-)
 KEEP_ALIVE = b"Keep-Alive: timeout=5, max=100"
 LISTS = ("prompt", "input", "documents", "content")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
@@ -119,26 +119,14 @@ def _plain(request: Request) -> bytes:
 
 
 def props(slots: int, n_ctx: int, model: str) -> Json:
-    return {
-        "default_generation_settings": {"params": {"n_predict": -1, "stream": False}, "n_ctx": n_ctx},
-        "total_slots": slots,
-        "model_alias": model,
-        "model_ftype": "Q4_1",
-        "model_path": model,
-        "modalities": {"vision": False, "video": False, "audio": False},
-        "endpoint_slots": True,
-        "endpoint_props": False,
-        "endpoint_metrics": True,
-        "build_info": FINGERPRINT,
-        "is_sleeping": False,
-    }
+    said: Json = control_body("/props", "", _scene(slots, n_ctx, model), Slots(slots))
+    return said | {"model_path": model}
 
 
 def models(n_ctx: int, model: str) -> Json:
-    meta = {"vocab_type": 2, "n_vocab": 49152, "n_ctx": n_ctx, "n_ctx_train": 8192, "n_embd": 576}
-    entry = {"id": model, "aliases": [model], "tags": [], "object": "model", "created": CREATED}
-    return {
-        "models": [{"name": model, "model": model, "type": "model", "capabilities": ["completion"]}],
-        "object": "list",
-        "data": [{**entry, "owned_by": "llamacpp", "meta": meta}],
-    }
+    said: Json = control_body("/v1/models", "", _scene(1, n_ctx, model), Slots(1))
+    return said
+
+
+def _scene(slots: int, n_ctx: int, model: str) -> Scene:
+    return Scene(Machine(model=model, slots=slots, n_ctx=n_ctx))

@@ -1,0 +1,42 @@
+"""What the tests of this example share: asking the gateway with nothing but the standard library."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+class Chat:
+    """A client of the application under test would stand here."""
+
+    def __init__(self, slotgate: Any) -> None:
+        self._slotgate = slotgate
+
+    def open(self, said: str, **members: Any) -> Any:
+        """The answer as it comes."""
+        body = {"model": "fake", "messages": [{"role": "user", "content": said}], **members}
+        request = urllib.request.Request(
+            f"{self._slotgate.url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {**self._slotgate.headers, "Content-Type": "application/json"},
+        )
+        return urllib.request.urlopen(request, timeout=10)
+
+    def ask(self, said: str, **members: Any) -> Any:
+        """The message of an answer that is no stream."""
+        with self.open(said, **members) as answer:
+            return json.load(answer)["choices"][0]["message"]
+
+    def stream(self, said: str, **members: Any) -> Iterator[dict[str, Any]]:
+        """The chunks of a stream, each as soon as it is there; `[DONE]` is `{}`."""
+        with self.open(said, stream=True, **members) as answer:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield {} if line == b"data: [DONE]\n" else json.loads(line[6:])
+
+
+@pytest.fixture
+def chat(slotgate: Any) -> Chat:
+    return Chat(slotgate)

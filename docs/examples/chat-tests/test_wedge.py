@@ -1,0 +1,75 @@
+"""One slot; a browser gets its answer, and neither reads on nor closes the stream. The next turn is served.
+
+A server that holds a slot for as long as a response is open answers the second turn never: not slotgate. The
+slot is given back when the model has finished, whatever the reader does.
+"""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import browser, chromium, page_url, send, served_page
+
+TIMEOUT_MS = 30_000
+UNREAD_BYTES = 60_000_000 + sum(
+    int(Path(f"/proc/sys/net/ipv4/tcp_{side}mem").read_text().split()[2]) for side in "rw"
+)
+"""More than the two ends of a connection hold, and what the browser takes beyond that."""
+PROGRAM = chromium()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+
+
+@pytest.fixture
+def origin() -> Iterator[str]:
+    with served_page() as origin:
+        yield origin
+
+
+@pytest.fixture
+def slotgate_settings(origin: str) -> dict[str, Any]:
+    """The page comes from somewhere else: the gateway has to know it. An unread answer may be long here."""
+    return {"server": {"cors_origins": [origin]}, "streaming": {"stream_buffer_bytes": 2 * UNREAD_BYTES}}
+
+
+@pytest.fixture
+def slotgate_script() -> dict[str, Any]:
+    """One slot; behind what the page wants to see comes more than browser and sockets hold for it."""
+    word = " " + "x" * 32_000
+    long = "The answer." + word * (UNREAD_BYTES // len(word))
+    return {
+        "server": {"slots": 1, "n_ctx": 100_000},
+        "reply": [{"contains": "first", "text": long}, {"contains": "next", "text": "The next answer."}],
+    }
+
+
+@pytest.fixture
+def page(origin: str) -> Iterator[Any]:
+    pytest.importorskip("playwright", reason="pip install playwright")
+    assert PROGRAM is not None
+    with browser(PROGRAM) as running:
+        yield running.new_page()
+
+
+def test_a_browser_that_never_ends_its_stream_does_not_keep_the_next_turn_waiting(
+    page: Any, origin: str, slotgate: Any, scripted_llama: Any
+) -> None:
+    page.goto(page_url(origin, slotgate.url, slotgate.key, wedge="The answer."))
+    send(page, "the first question")
+    page.wait_for_selector("li[data-state=wedged]", timeout=TIMEOUT_MS)
+
+    send(page, "the next question")
+    page.wait_for_selector("li:nth-child(2)[data-state=complete]", timeout=TIMEOUT_MS)
+    assert page.text_content("li:nth-child(2)") == "The next answer."
+    assert "running" in outcomes(slotgate)  # the first stream is open all the same
+    assert scripted_llama.ever_deferred == 0
+
+
+def outcomes(slotgate: Any) -> list[str]:
+    """What has become of the requests, as the operator sees it."""
+    headers = {"Authorization": f"Bearer {slotgate.operator_key}"}
+    request = urllib.request.Request(f"{slotgate.url}/admin/requests", headers=headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return [entry["outcome"] for entry in json.load(answer)["requests"]]
