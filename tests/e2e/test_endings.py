@@ -163,7 +163,8 @@ class Visit:
 
     async def with_a_fault_of_ours(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Backend, "outgoing" if self.stream else "request", _fails)
+            patch.setattr(Backend, "outgoing", _fails)
+            patch.setattr(Backend, "request", _fails)
             assert await self.ask(self.success) == 500
         self.gateway.log.expect("internal error")
 
