@@ -96,17 +96,50 @@ def run(
 @click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
 def top(*, url: str, key_file: Path | None, once: bool) -> None:
     """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
-    from gateway.top.operator_key import NoKeyError, operator_key
+    from gateway.kept_key import OPERATOR, NoKeyError
     from gateway.top.watching import watch
 
     def ask() -> str:
         return str(click.prompt("Operator key", hide_input=True, err=True))
 
     try:
-        key = operator_key(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
+        key = OPERATOR.find(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
     except NoKeyError as missing:
         raise click.UsageError(str(missing)) from missing
     sys.exit(watch(url, key, once=once))
+
+
+@main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
+@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with a tenant's key.")
+@click.option("--streams", type=click.IntRange(min=1), default=8, show_default=True, help="At a time.")
+@click.option("--requests", type=click.IntRange(min=1), metavar="N", help="In all. Default: by --seconds.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
+@click.option("--model", metavar="NAME", help="Needed where several are served.")
+@click.option("--prompt", default="Tell a story.", show_default=True)
+@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="For a program.")
+def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> None:  # noqa: ANN401
+    """Load a gateway that runs and print its figures. The key comes from SLOTGATE_KEY or --key-file.
+
+    Exit code 1 if a request failed.
+    """
+    import orjson
+
+    from gateway.bench import BenchOptions, run_bench
+    from gateway.kept_key import CLIENT, NoKeyError
+
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter("it begins with http:// or https://", param_hint="--url")
+    try:
+        key = CLIENT.find(url, key_file, os.environ, lambda: "")
+    except NoKeyError as missing:
+        if key_file is not None or os.environ.get(CLIENT.variable):
+            raise click.UsageError(str(missing)) from missing
+        key = None  # a gateway without tenants wants none
+    figures = run_bench(BenchOptions(url=url, key=key, **rest))
+    click.echo(orjson.dumps(figures.as_json()).decode() if as_json else figures.as_text(), nl=as_json)
+    sys.exit(0 if figures.ok == figures.requests else 1)
 
 
 @main.command()

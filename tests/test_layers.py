@@ -25,6 +25,7 @@ THIRD_PARTIES = {
     "httptools": {"gateway.protocol", "gateway.request_head", "gateway.upstream.connection"},
     "httpx": {
         "gateway.backend",
+        "gateway.bench.run",
         "gateway.cassette.recorder",
         "gateway.fetching",
         "gateway.llama_probe",

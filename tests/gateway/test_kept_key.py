@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.kept_key import OPERATOR, NoKeyError
 from gateway.keys import load_or_make_keys
-from gateway.top.operator_key import NoKeyError, operator_key
 
 HERE, ELSEWHERE = "http://127.0.0.1:8080", "https://gpu.example.org"
 
@@ -14,23 +14,23 @@ def test_a_file_comes_before_the_variable_and_that_before_a_question(tmp_path: P
     path = tmp_path / "key"
     path.write_text(" sg-file\n")
     environ = {"SLOTGATE_OPERATOR_KEY": "sg-variable", "XDG_STATE_HOME": str(tmp_path)}
-    assert operator_key(HERE, path, environ, lambda: "sg-typed") == "sg-file"
-    assert operator_key(HERE, None, environ, lambda: "sg-typed") == "sg-variable"
-    assert operator_key(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, lambda: "sg-typed") == "sg-typed"
+    assert OPERATOR.find(HERE, path, environ, lambda: "sg-typed") == "sg-file"
+    assert OPERATOR.find(HERE, None, environ, lambda: "sg-typed") == "sg-variable"
+    assert OPERATOR.find(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, lambda: "sg-typed") == "sg-typed"
 
 
 def test_the_key_of_slotgate_run_is_shown_to_this_machine_only(tmp_path: Path) -> None:
     keys = load_or_make_keys(tmp_path / "slotgate")
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    assert operator_key(HERE, None, environ, None) == keys.operator
+    assert OPERATOR.find(HERE, None, environ, None) == keys.operator
     for url in (ELSEWHERE, "http://127.0.0.1.example.org", "http://localhost@example.org"):
         with pytest.raises(NoKeyError):
-            operator_key(url, None, environ, None)
+            OPERATOR.find(url, None, environ, None)
 
 
 def test_looking_makes_no_keys(tmp_path: Path) -> None:
     with pytest.raises(NoKeyError, match="SLOTGATE_OPERATOR_KEY"):
-        operator_key(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, None)
+        OPERATOR.find(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -39,10 +39,10 @@ def test_what_is_no_key_is_said_without_showing_it(text: str, tmp_path: Path) ->
     path = tmp_path / "key"
     path.write_text(text)
     with pytest.raises(NoKeyError) as caught:
-        operator_key(HERE, path, {}, None)
+        OPERATOR.find(HERE, path, {}, None)
     assert str(caught.value) == f"the file {path} holds no key"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoKeyError, match="cannot be read"):
-        operator_key(HERE, tmp_path, {}, None)
+        OPERATOR.find(HERE, tmp_path, {}, None)
