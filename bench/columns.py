@@ -48,7 +48,7 @@ COLUMNS = (
     Column("× direct", _ratio("saturated", DIRECT), 2),
     Column("llama-server, share", _ratio("real", DIRECT), 3),
     Column("llama-server, TTFT p50 ms", _plain("real_ttft_p50_ms"), 2),
-    Column(f"× {REFERENCE}", _gateways_only(_ratio("real_ttft_p50_ms", REFERENCE)), 2),
+    Column(f"its TTFT × {REFERENCE}", _gateways_only(_ratio("real_ttft_p50_ms", REFERENCE)), 2),
     Column("idle MiB", _plain("idle_mib")),
     Column("KiB/stream, 200", _plain("stream_kib_200")),
     Column("KiB/stream, 1000", _plain("stream_kib_1000")),
