@@ -115,8 +115,11 @@ class Generate:
         )
 
     def _tokens(self, model: Model, asked: Asked, tenant: TenantIdentity) -> tuple[int, bool]:
-        """Of a shared context, for prompt and answer, and whether that is a guess; 0 where none is shared."""
-        if not any(backend.pool.context for backend in model.backends):
+        """Of a shared context, for prompt and answer, and whether that is a guess; 0 where none is shared.
+
+        A backend that has not said yet what it has, because it is still to be loaded, may share one.
+        """
+        if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
             return 0, False
         answer, open_ended = asked.request.answer_tokens(tenant)
         return self._fleet.prompt_sizes.estimate(model.name, asked.size) + answer, open_ended

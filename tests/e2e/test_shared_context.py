@@ -61,6 +61,15 @@ async def test_of_a_process_of_our_own_it_is_known_from_its_log(tiny_model: Path
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
+@pytest.mark.parametrize("load", ["start", "demand"])
+async def test_what_waits_for_a_process_that_is_still_to_be_loaded_is_counted_as_well(
+    tiny_model: Path, load: str
+) -> None:
+    backend = own_backend("m", llama_command(tiny_model, *UNIFIED, slots=SLOTS), load=load)
+    async with running_gateway(own_settings(backend), ready=False) as gateway:
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
 async def test_a_process_whose_slots_have_contexts_of_their_own_is_not_held_back(tiny_model: Path) -> None:
     command = llama_command(tiny_model, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
