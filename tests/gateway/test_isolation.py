@@ -36,6 +36,11 @@ def test_it_is_accepted_where_all_that_the_tenant_may_use_are_processes_of_our_o
             'backend "own", whose command sets --cache-ram',
         ),
         ({**OWN, "command": ["llama-server", "--cache-ram=64"]}, "whose command sets --cache-ram"),
+        (
+            {**OWN, "command": ["llama-server", "-mm", "eyes.gguf"]},
+            "--mmproj, with which no slot can be erased",
+        ),
+        ({**OWN, "slots": 1}, 'backend "own", whose slots are counted by hand'),
     ],
 )
 def test_it_is_refused_on_a_backend_where_it_cannot_be_kept(backend: dict[str, object], why: str) -> None:
