@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admission import Demand, Outcome, SlotPool, Ticket
+from admission.reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 CONTEXT = 1000
@@ -88,6 +89,22 @@ def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() 
     pool.restarted()
     simulation.scheduler.dispatch()
     assert not waiting.queued
+
+
+def test_of_an_abandoned_request_that_had_several_slots_each_holds_a_part() -> None:
+    simulation, pool = pool_of(2)
+    end(submit(simulation, 600, width=2), Outcome.ABANDONED)
+    assert pool.room == 400
+
+
+def test_while_a_big_one_waits_small_ones_are_let_through_now_and_then() -> None:
+    """Also those of its own tenant: they are of another size."""
+    simulation, _ = pool_of(4)
+    submit(simulation, 600)
+    big, small = submit(simulation, 900), submit(simulation, 100)
+    assert (big.queued, small.queued) == (True, True)
+    simulation.run(FIRST_HOLD_S)
+    assert (big.queued, small.queued) == (True, False)
 
 
 def test_a_big_one_gets_there_although_small_ones_never_cease() -> None:
