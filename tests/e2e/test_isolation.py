@@ -162,6 +162,28 @@ async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
         assert cached(await ask(gateway, "b")) < TEMPLATE
 
 
+async def test_a_reload_is_judged_by_the_processes_that_run_and_not_by_those_it_asks_for(
+    tiny_model: Path,
+) -> None:
+    """Two backends exchange their models in the file: the processes go on serving what they serve."""
+
+    def written(own: str, other: str) -> Settings:
+        keys = {"key_hashes": [hash_key("sg-a")]}
+        backends = [
+            own_backend(name, llama_command(tiny_model)) | {"models": [model]}
+            for name, model in (("first", own), ("second", other))
+        ]
+        tenants = [{"name": "a", **keys, "isolate_cache": True, "models": [own]}]
+        return parse(
+            {"server": SERVER, "tenant": tenants, "backend": backends, "usage": {"store": "none"}}, {}
+        )
+
+    async with running_gateway(written("m", "n"), load=lambda: written("n", "m")) as gateway:
+        answer = await fetch(gateway.url, "POST", "/admin/reload", OPERATOR)
+        message = answer.json["error"]["message"]
+        assert (answer.status, "needs other processes of second" in message) == (400, True), message
+
+
 async def test_a_tenant_cannot_be_isolated_by_reload_on_processes_that_were_not_started_for_it(
     tiny_model: Path,
 ) -> None:
