@@ -38,6 +38,7 @@ def settings(model: Path, isolate: object, slots: int = 2) -> Settings:
     tenants = [
         {"name": "a", "key_hashes": [hash_key("sg-a")], "isolate_cache": isolate},
         {"name": "b", "key_hashes": [hash_key("sg-b")]},
+        {"name": "chooser", "key_hashes": [hash_key("sg-chooser")], "allow_id_slot": True},
     ]
     backend = own_backend("m", llama_command(model, slots=slots))
     data = {"server": SERVER, "tenant": tenants, "backend": [backend], "usage": {"store": "none"}}
@@ -123,6 +124,16 @@ async def test_others_keep_what_they_have_in_their_own_slots(tiny_model: Path) -
             await ask(gateway, "a")
             await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 2)
         assert cached(await ask(gateway, "b", **other)) > 50
+
+
+@pytest.mark.parametrize(("tenant", "used"), [("chooser", 1), ("b", 0)])
+async def test_the_slot_that_a_client_asks_for_is_used_if_it_may_ask(
+    tiny_model: Path, tenant: str, used: int
+) -> None:
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        await ask(gateway, tenant, id_slot=1)
+        left = left_in(await slots_of(gateway))
+        assert [number for number, tokens in enumerate(left) if tokens] == [used]
 
 
 async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(tiny_model: Path) -> None:
