@@ -106,6 +106,17 @@ async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path)
         assert cached(await ask(gateway, "b")) < TEMPLATE
 
 
+@pytest.mark.parametrize(("path", "width"), [(CHAT, 1), ("/v1/messages", 2)])
+async def test_what_cannot_be_told_its_slot_has_them_all(tiny_model: Path, path: str, width: int) -> None:
+    """Or llama-server might put it where somebody else is promised to be."""
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        body = MESSAGES | {"stream": True, "max_tokens": 100_000}
+        async with await gateway.client() as client:
+            await client.send(request_bytes("POST", path, key_of("b"), json=body))
+            await client.head(PATIENCE_S)
+            assert gateway.fleet.backends["m"].pool.leased == width
+
+
 async def test_nothing_is_left_of_an_answer_that_took_several_slots(tiny_model: Path) -> None:
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         await ask(gateway, "a", n=2)
