@@ -31,7 +31,7 @@ class Demand:
     tokens: int = 0
     """Room in the context that prompt and answer need, where slots share one; 0: nobody has to know."""
     open_ended: bool = False
-    """Whether the answer may become longer than that: it is then counted with a slot's share at least."""
+    """Whether the answer has no limit: then `tokens` is the prompt alone, and the pool sets a limit."""
     warm_slots: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By the names of pools: the number of the slot that did it, where slots have numbers."""
     numbered: bool = True

@@ -153,8 +153,14 @@ class Order:
 
     def heads(self) -> list[Ticket]:
         """The next ticket of each kind, left in its place; first comes first."""
-        tops = [(kind, top) for kind, heap in self._heaps.items() if (top := self._top(heap)) is not None]
-        ranked = [(self._rank(kind[0]), start, seq, flow) for kind, (start, seq, _, flow) in tops]
+        ranked = []
+        for kind, heap in list(self._heaps.items()):
+            top = self._top(heap)
+            if top is None:
+                del self._heaps[kind]  # clients choose widths and sizes: kinds would pile up
+            else:
+                start, seq, _, flow = top
+                ranked.append((self._rank(kind[0]), start, seq, flow))
         return [flow.head for _, _, _, flow in sorted(ranked, key=lambda entry: entry[:3])]
 
     def waits_alone(self, ticket: Ticket) -> bool:

@@ -56,6 +56,7 @@ class Lease:
         "_clock",
         "_on_cost",
         "_on_release",
+        "answer_limit",
         "delivered",
         "demand",
         "granted_at",
@@ -87,6 +88,8 @@ class Lease:
         """Their numbers, where its pool numbers them."""
         self.tokens = 0
         """Its part of the context, where the slots of its pool share one."""
+        self.answer_limit: int | None = None
+        """To how many tokens each of its answers is to be limited, if they have no limit of their own."""
         self.granted_at = clock()
         self.started_at: float | None = None
         self.delivered = False

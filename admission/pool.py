@@ -12,7 +12,9 @@ another. A request that cannot, or that takes several slots, of which only one c
 
 **A pool whose slots share one context** (llama-server's unified KV cache) has room for so many tokens,
 whatever its slots: when it runs out, llama-server ends everything that runs. So a lease also takes the tokens
-that its demand states, and one that would not fit waits.
+that its demand states, and one that would not fit waits. An answer without a limit would use up everything
+in the end; it gets one, by what a slot's share of the context leaves it. Who needs all there is runs alone,
+without one.
 
 This module never awaits and reads no clock. It changes counts; who gets a freed slot is the scheduler's.
 """
@@ -124,10 +126,17 @@ class SlotPool:
 
     def tokens_of(self, demand: Demand) -> int:
         """What a lease for it takes of a shared context: never more than there is, for then it runs alone."""
-        if not self.context:
-            return 0
-        share = self.context * demand.width // max(1, self.total) if demand.open_ended else 0
-        return min(max(demand.tokens, share), self.context)
+        if not (self.context and demand.open_ended):
+            return min(demand.tokens, self.context)
+        share = self.context * self.width_of(demand) // max(1, self.total)
+        return min(max(share, demand.tokens + share // 2), self.context)
+
+    def answer_limit(self, demand: Demand) -> int | None:
+        """What is left of these tokens for each answer, where nothing else limits it."""
+        tokens = self.tokens_of(demand)
+        if not demand.open_ended or tokens == self.context:
+            return None
+        return max(1, (tokens - demand.tokens) // demand.width)
 
     def has_room(self, demand: Demand) -> bool:
         """Whether only a slot is missing, if anything is."""
@@ -138,6 +147,7 @@ class SlotPool:
 
     def take(self, lease: Lease) -> None:
         lease.tokens = self.tokens_of(lease.demand)
+        lease.answer_limit = self.answer_limit(lease.demand)
         if self.numbered:
             lease.slots = tuple(sorted(self._free_numbers(lease.demand)[: lease.width]))
         self.leases[lease] = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from admission import Demand, Lease
 from gateway.affinity import Trail
-from gateway.body import Body, with_member
+from gateway.body import Body, with_members
 from gateway.chunks import Identity
 from gateway.context import RequestContext
 from gateway.dialects import Dialect, FrameOptions
@@ -32,14 +32,23 @@ class Generation:
     trail: Trail = field(default_factory=Trail)
     sizes: PromptSizes = field(default_factory=PromptSizes)
     """Learns from this request how long its model's prompts are."""
+    limit_name: str = ""
+    """The member that limits its answers."""
     queue_events: bool = False
     """The client wants to be told its place in the queue."""
 
     def body_for(self, lease: Lease) -> Body:
-        """The body, with the number of the slot that the lease holds, where it has one."""
-        if len(lease.slots) != 1 or not self.demand.numbered:
+        """The body, with what the lease says: which slot to use, and how long an answer may be that has no
+        limit."""
+        if self.door.multipart:
             return self.body
-        return with_member(self.body, "id_slot", b"%d" % lease.slots[0])
+        members = {}
+        if len(lease.slots) == 1 and self.demand.numbered:
+            members["id_slot"] = lease.slots[0]
+        if lease.answer_limit is not None:
+            members[self.limit_name] = lease.answer_limit
+        [document] = self.body
+        return with_members(bytes(document), members)
 
     def meter(self) -> Meter:
         return Meter(parts=self.options.parts)

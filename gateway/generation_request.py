@@ -103,6 +103,8 @@ class GenerationRequest:
     n: int
     pieces: int
     max_tokens: int | None
+    limit_name: str
+    """The member that limits the output: the first of those that were given, else the protocol's own."""
     include_usage: bool
     running_usage: bool
     timings_per_token: bool
@@ -121,6 +123,7 @@ class GenerationRequest:
             n=next(iter(_counts(parsed, shape.count_names, least=1).values()), 1),
             pieces=shape.pieces(parsed),
             max_tokens=_token_limit(parsed, shape),
+            limit_name=next(iter(_counts(parsed, shape.limit_names)), shape.own_limit),
             include_usage=_flag(options, "include_usage"),
             running_usage=_flag(options, "continuous_usage_stats"),
             timings_per_token=bool(parsed.get("timings_per_token")),
@@ -147,13 +150,12 @@ class GenerationRequest:
         output = (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
         return prompt + min(output, _MOST_OUTPUT_TOKENS)
 
-    def answer_tokens(self, tenant: TenantIdentity) -> tuple[int, bool]:
-        """How long all answers of it may become together, at once, and whether that is only a guess."""
+    def answer_tokens(self, tenant: TenantIdentity) -> int | None:
+        """How long all answers of it may become together; None: there is no limit."""
         if not self.shape.generates:
-            return 0, False
+            return 0
         allowed = _allowed(self.max_tokens, tenant)
-        each = _EXPECTED_OUTPUT_TOKENS if allowed is None else min(allowed, _MOST_OUTPUT_TOKENS)
-        return each * self.parts, allowed is None
+        return None if allowed is None else min(allowed, _MOST_OUTPUT_TOKENS) * self.parts
 
     def changes(
         self, parsed: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade

@@ -44,7 +44,7 @@ class LlamaCommand:
     @property
     def limits_cache(self) -> bool:
         """Whether the prompt cache is ours to switch off: a setting in the command is respected."""
-        return self.shared and not any(self._has(option) for option in CACHE_OPTIONS)
+        return (self.shared or self.erasable) and not any(self._has(option) for option in CACHE_OPTIONS)
 
     def _has(self, option: str) -> bool:
         return any(word == option or word.startswith(f"{option}=") for word in self.command)

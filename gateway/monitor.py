@@ -230,7 +230,12 @@ class Monitor:
             self._wake.set()
 
     async def _learn_models(self, alias: str | None) -> None:
-        data = _object(await self._ask("/v1/models")).get("data")
+        try:
+            data = _object(await self._ask("/v1/models")).get("data")
+        except httpx.HTTPError:
+            if self._ask_models:
+                raise
+            return  # it can serve without saying what its model was trained for
         entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
         metas = [entry.get("meta") for entry in entries]
         trained = [meta.get("n_ctx_train") for meta in metas if isinstance(meta, dict)]

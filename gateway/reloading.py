@@ -80,8 +80,8 @@ class LiveGateway:
         assert self._load is not None
         async with self._turn:
             written = await asyncio.to_thread(self._load)
-            check_isolation_goes_on(self._began_with, written)
             settings, fixed = self._beside_processes(written)
+            check_isolation_goes_on(self._began_with, settings)
             keys = self._keys_of(settings)
             app = self._built(settings, keys)
             fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]

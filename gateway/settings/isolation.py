@@ -16,6 +16,9 @@ __all__ = ["check_isolation_goes_on", "isolating", "isolation_findings"]
 CACHE_OPTIONS = ("--cache-ram", "-cram")
 """The prompt cache in main memory: from there one conversation can come back in another's slot."""
 
+PICTURE_OPTIONS = ("--mmproj", "-mm", "--mmproj-url", "-mmu")
+"""llama-server refuses to erase the slots of a model that takes pictures."""
+
 
 def isolating(settings: Settings) -> frozenset[str]:
     """The names of the backends that a tenant may use of whose requests nothing may be left."""
@@ -66,6 +69,9 @@ def _cannot(backend: Backend) -> str:
         return "which is no process of the gateway's own"
     if backend.shared:
         return "which is shared with others"
-    if any(word.partition("=")[0] in CACHE_OPTIONS for word in backend.command):
-        return f"whose command sets {CACHE_OPTIONS[0]}"
+    if backend.slots:
+        return "whose slots are counted by hand: one that is not counted would not be erased"
+    for options, why in ((CACHE_OPTIONS, ""), (PICTURE_OPTIONS, ", with which no slot can be erased")):
+        if any(word.partition("=")[0] in options for word in backend.command):
+            return f"whose command sets {options[0]}{why}"
     return ""

@@ -316,6 +316,19 @@ def test_tenants_that_come_once_are_forgotten() -> None:
     assert entries < 500
 
 
+def test_kinds_of_tickets_that_come_once_are_forgotten() -> None:
+    """Widths and sizes are what clients say."""
+    order = Order({})
+    for width in range(1, 1000):
+        demand = Demand("t", "m", width=width)
+        flow, ticket = Flow(demand), Ticket(demand, seq=width, enqueued_at=0.0, on_settled=ignore)
+        flow.join(ticket, [order])
+        assert order.heads() == [ticket]
+        flow.leave(ticket)
+    assert order.heads() == []
+    assert not order._heaps
+
+
 def test_a_tenant_that_is_ahead_is_not_forgotten_whoever_comes() -> None:
     waiting = Waiting()
     waiting.serve(waiting.join("greedy"), cost=10**6)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admission import SETTLE_S, Demand, Outcome, Probe, SlotPool, Ticket
+from admission.reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 ONE = Demand("other", "m")
@@ -55,6 +56,23 @@ def test_the_slot_that_was_used_longest_ago_is_next() -> None:
     assert slots(submit(simulation, ONE)) == (1,)
 
 
+def test_a_slot_that_is_used_again_is_the_last_to_be_next() -> None:
+    simulation, _ = pool_of(2)
+    for ticket in [submit(simulation, ONE), submit(simulation, ONE)]:
+        end(ticket)
+    again = submit(simulation, ONE)
+    end(again)
+    assert (slots(again), slots(submit(simulation, ONE))) == ((0,), (1,))
+
+
+def test_a_slot_that_was_cleaned_is_taken_before_one_that_holds_something() -> None:
+    simulation, pool = pool_of(2)
+    end(submit(simulation, ONE))
+    end(submit(simulation, ISOLATED))
+    pool.cleaned(1)
+    assert slots(submit(simulation, ONE)) == (1,)
+
+
 def test_the_slot_that_holds_the_prompt_is_taken_if_it_is_free() -> None:
     simulation, _ = pool_of(3)
     warm = Demand("other", "m", warm_slots={"gpu": 2})
@@ -72,6 +90,32 @@ def test_who_cannot_say_every_number_gets_the_whole_pool_and_only_then(demand: D
     assert pool.free == 0
     end(whole)
     assert pool.free == 3
+
+
+def test_who_needs_more_than_the_whole_pool_does_not_get_less() -> None:
+    """It waits for another one, which may have that many when it has loaded."""
+    pool, loading = SlotPool("gpu", 2), SlotPool("loading", 0, admitting=False)
+    pool.numbered = True
+    simulation = Simulation()
+    simulation.scheduler.route({"m": [pool, loading]})
+    assert submit(simulation, Demand("other", "m", width=3)).queued
+
+
+def test_while_one_waits_for_the_whole_pool_others_of_its_tenant_are_let_through_now_and_then() -> None:
+    simulation, _ = pool_of(2)
+    submit(simulation, ONE)
+    whole, one = submit(simulation, MESSAGE), submit(simulation, ONE)
+    assert (whole.queued, one.queued) == (True, True)
+    simulation.run(FIRST_HOLD_S)
+    assert (whole.queued, one.queued) == (True, False)
+
+
+def test_where_slots_share_a_context_too_the_whole_pool_has_all_of_it() -> None:
+    simulation, pool = pool_of(2)
+    pool.context = 1000
+    whole = submit(simulation, Demand("other", "m", numbered=False, tokens=10, open_ended=True)).lease
+    assert whole is not None
+    assert (whole.tokens, whole.answer_limit) == (1000, None)
 
 
 def test_who_waits_for_the_whole_pool_gets_there_and_holds_nothing_idle_for_ever() -> None:
@@ -103,6 +147,19 @@ def test_nobody_gets_a_slot_that_an_isolated_request_used_before_it_is_clean() -
     pool.cleaned(0)
     simulation.scheduler.dispatch()
     assert slots(next_one) == (0,)
+
+
+def test_a_slot_that_is_not_clean_is_not_given_to_whom_it_would_suit_best() -> None:
+    simulation, _ = pool_of(2)
+    end(submit(simulation, ISOLATED))
+    assert slots(submit(simulation, Demand("other", "m", warm_slots={"gpu": 0}))) == (1,)
+
+
+def test_how_long_a_slot_is_not_clean_is_shown() -> None:
+    simulation, pool = pool_of(2)
+    end(submit(simulation, ISOLATED))
+    simulation.now += 7.0
+    assert pool.status(simulation.now).quarantined_oldest_s == 7.0
 
 
 def test_what_never_reached_the_backend_left_nothing() -> None:

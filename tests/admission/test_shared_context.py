@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admission import Demand, Outcome, SlotPool, Ticket
+from admission.reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 CONTEXT = 1000
@@ -57,6 +58,29 @@ def test_an_answer_without_a_limit_counts_with_a_slot_s_share() -> None:
     assert [submit(simulation, 10, open_ended=True).queued for _ in range(4)] == [False] * 3 + [True]
 
 
+def test_an_answer_without_a_limit_gets_one_of_what_it_is_counted_with() -> None:
+    """At least half a slot's share, however long the prompt; but none where it has all there is."""
+
+    def limit(tokens: int, **members: object) -> tuple[int, int | None]:
+        simulation, _ = pool_of(4)
+        lease = submit(simulation, tokens, **members).lease
+        assert lease is not None
+        return lease.tokens, lease.answer_limit
+
+    assert limit(10, open_ended=True) == (250, 240)
+    assert limit(600, open_ended=True) == (725, 125)
+    assert limit(10, open_ended=True, width=2) == (500, 245)
+    assert limit(900, open_ended=True) == (CONTEXT, None)
+    assert limit(600) == (600, None)
+
+
+def test_without_a_shared_context_no_answer_gets_a_limit() -> None:
+    simulation, _ = pool_of(2, context=0)
+    lease = submit(simulation, 10, open_ended=True).lease
+    assert lease is not None
+    assert (lease.tokens, lease.answer_limit) == (0, None)
+
+
 def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() -> None:
     simulation, pool = pool_of(2)
     end(submit(simulation, 600), Outcome.ABANDONED)
@@ -65,6 +89,22 @@ def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() 
     pool.restarted()
     simulation.scheduler.dispatch()
     assert not waiting.queued
+
+
+def test_of_an_abandoned_request_that_had_several_slots_each_holds_a_part() -> None:
+    simulation, pool = pool_of(2)
+    end(submit(simulation, 600, width=2), Outcome.ABANDONED)
+    assert pool.room == 400
+
+
+def test_while_a_big_one_waits_small_ones_are_let_through_now_and_then() -> None:
+    """Also those of its own tenant: they are of another size."""
+    simulation, _ = pool_of(4)
+    submit(simulation, 600)
+    big, small = submit(simulation, 900), submit(simulation, 100)
+    assert (big.queued, small.queued) == (True, True)
+    simulation.run(FIRST_HOLD_S)
+    assert (big.queued, small.queued) == (True, False)
 
 
 def test_a_big_one_gets_there_although_small_ones_never_cease() -> None:

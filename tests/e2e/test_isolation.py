@@ -38,6 +38,7 @@ def settings(model: Path, isolate: object, slots: int = 2) -> Settings:
     tenants = [
         {"name": "a", "key_hashes": [hash_key("sg-a")], "isolate_cache": isolate},
         {"name": "b", "key_hashes": [hash_key("sg-b")]},
+        {"name": "chooser", "key_hashes": [hash_key("sg-chooser")], "allow_id_slot": True},
     ]
     backend = own_backend("m", llama_command(model, slots=slots))
     data = {"server": SERVER, "tenant": tenants, "backend": [backend], "usage": {"store": "none"}}
@@ -105,6 +106,17 @@ async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path)
         assert cached(await ask(gateway, "b")) < TEMPLATE
 
 
+@pytest.mark.parametrize(("path", "width"), [(CHAT, 1), ("/v1/messages", 2)])
+async def test_what_cannot_be_told_its_slot_has_them_all(tiny_model: Path, path: str, width: int) -> None:
+    """Or llama-server might put it where somebody else is promised to be."""
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        body = MESSAGES | {"stream": True, "max_tokens": 100_000}
+        async with await gateway.client() as client:
+            await client.send(request_bytes("POST", path, key_of("b"), json=body))
+            await client.head(PATIENCE_S)
+            assert gateway.fleet.backends["m"].pool.leased == width
+
+
 async def test_nothing_is_left_of_an_answer_that_took_several_slots(tiny_model: Path) -> None:
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         await ask(gateway, "a", n=2)
@@ -123,6 +135,16 @@ async def test_others_keep_what_they_have_in_their_own_slots(tiny_model: Path) -
             await ask(gateway, "a")
             await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 2)
         assert cached(await ask(gateway, "b", **other)) > 50
+
+
+@pytest.mark.parametrize(("tenant", "used"), [("chooser", 1), ("b", 0)])
+async def test_the_slot_that_a_client_asks_for_is_used_if_it_may_ask(
+    tiny_model: Path, tenant: str, used: int
+) -> None:
+    async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
+        await ask(gateway, tenant, id_slot=1)
+        left = left_in(await slots_of(gateway))
+        assert [number for number, tokens in enumerate(left) if tokens] == [used]
 
 
 async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(tiny_model: Path) -> None:
@@ -160,6 +182,28 @@ async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
         assert (asked[0], backend.pool.free) == ("/slots/0?action=erase", 0)
         backend.ask = real  # type: ignore[method-assign]
         assert cached(await ask(gateway, "b")) < TEMPLATE
+
+
+async def test_a_reload_is_judged_by_the_processes_that_run_and_not_by_those_it_asks_for(
+    tiny_model: Path,
+) -> None:
+    """Two backends exchange their models in the file: the processes go on serving what they serve."""
+
+    def written(own: str, other: str) -> Settings:
+        keys = {"key_hashes": [hash_key("sg-a")]}
+        backends = [
+            own_backend(name, llama_command(tiny_model)) | {"models": [model]}
+            for name, model in (("first", own), ("second", other))
+        ]
+        tenants = [{"name": "a", **keys, "isolate_cache": True, "models": [own]}]
+        return parse(
+            {"server": SERVER, "tenant": tenants, "backend": backends, "usage": {"store": "none"}}, {}
+        )
+
+    async with running_gateway(written("m", "n"), load=lambda: written("n", "m")) as gateway:
+        answer = await fetch(gateway.url, "POST", "/admin/reload", OPERATOR)
+        message = answer.json["error"]["message"]
+        assert (answer.status, "needs other processes of second" in message) == (400, True), message
 
 
 async def test_a_tenant_cannot_be_isolated_by_reload_on_processes_that_were_not_started_for_it(

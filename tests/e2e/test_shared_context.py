@@ -1,6 +1,7 @@
 """Slots that share one context, on a real llama-server: together they never use more than there is."""
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,59 @@ async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tin
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["command", "script"])
-async def test_of_a_process_of_our_own_it_is_known_from_its_log(tiny_model: Path, wrapped: bool) -> None:
-    before = "true" if wrapped else ""
-    command = llama_command(tiny_model, *UNIFIED, slots=SLOTS, before=before)
+@pytest.mark.parametrize("hidden", [False, True], ids=["command", "script"])
+async def test_of_a_process_of_our_own_it_is_known_from_its_log(
+    tiny_model: Path, tmp_path: Path, hidden: bool
+) -> None:
+    """A script tells by its options nothing of those that it adds."""
+    command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
+    if hidden:
+        script = tmp_path / "start.sh"
+        script.write_text(f'exec {shlex.join(command)} "$@"')
+        command = ["sh", str(script)]
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
         assert context_of(gateway, "m") == CONTEXT
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
+DOORS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "hello"}]},
+    "/v1/completions": {"prompt": "hello"},
+    "/completion": {"prompt": "hello", "n_predict": -1, "max_tokens": 100_000},
+    "/v1/responses": {"input": "hello"},
+}
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_answers_that_nobody_limits_do_not_end_each_other(tiny_model: Path, path: str) -> None:
+    """This model never ends by itself: each gets what its slot's share of the context leaves it."""
+    command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
+    async with running_gateway(own_settings(own_backend("m", command))) as gateway:
+        body = DOORS[path] | {"model": "m", "stream": True}
+        asking = (read_stream(gateway.url, path, body, within=PATIENCE_S) for _ in range(SLOTS))
+        streams = await asyncio.gather(*asking)
+        assert [chunk for frames in streams for chunk in data_of(frames) if "error" in chunk] == []
+        assert all(300 < len(frames) < CONTEXT // SLOTS + 10 for frames in streams)
+
+
+@pytest.mark.parametrize("load", ["start", "demand"])
+async def test_what_waits_for_a_process_that_is_still_to_be_loaded_is_counted_as_well(
+    tiny_model: Path, load: str
+) -> None:
+    backend = own_backend("m", llama_command(tiny_model, *UNIFIED, slots=SLOTS), load=load)
+    async with running_gateway(own_settings(backend), ready=False) as gateway:
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
 async def test_a_process_whose_slots_have_contexts_of_their_own_is_not_held_back(tiny_model: Path) -> None:
     command = llama_command(tiny_model, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
+        assert context_of(gateway, "m") == 0
+
+
+async def test_what_the_configuration_says_of_it_counts_most(tiny_model: Path) -> None:
+    command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
+    async with running_gateway(own_settings(own_backend("m", command, kv_unified=False))) as gateway:
         assert context_of(gateway, "m") == 0
 
 

@@ -86,12 +86,26 @@ def test_what_is_left_out_or_null_has_its_default() -> None:
         stream=False,
         n=1,
         max_tokens=None,
+        limit_name="max_tokens",
         include_usage=False,
         running_usage=False,
         timings_per_token=False,
     )
     assert plain == request() == request(**dict.fromkeys(names))
     assert plain == request(stream_options={"include_usage": None, "continuous_usage_stats": None})
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"max_tokens": 5, "n_predict": -1}, "n_predict"),
+        ({"max_tokens": 5, "n_predict": None}, "max_tokens"),
+    ],
+)
+def test_a_limit_is_set_under_the_name_that_llama_server_looks_at_first(given: Json, name: str) -> None:
+    assert request(**given).limit_name == name
 
 
 def test_what_is_given_is_understood() -> None:
@@ -103,6 +117,7 @@ def test_what_is_given_is_understood() -> None:
         stream=True,
         n=2,
         max_tokens=7,
+        limit_name="max_tokens",
         include_usage=True,
         running_usage=True,
         timings_per_token=True,

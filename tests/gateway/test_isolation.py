@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.body import with_member
+from gateway.body import with_members
 from gateway.settings import Settings, SettingsError, check_isolation_goes_on, isolating, parse
 from tests.support.configurations import digest, faults_of
 
@@ -36,6 +36,11 @@ def test_it_is_accepted_where_all_that_the_tenant_may_use_are_processes_of_our_o
             'backend "own", whose command sets --cache-ram',
         ),
         ({**OWN, "command": ["llama-server", "--cache-ram=64"]}, "whose command sets --cache-ram"),
+        (
+            {**OWN, "command": ["llama-server", "-mm", "eyes.gguf"]},
+            "--mmproj, with which no slot can be erased",
+        ),
+        ({**OWN, "slots": 1}, 'backend "own", whose slots are counted by hand'),
     ],
 )
 def test_it_is_refused_on_a_backend_where_it_cannot_be_kept(backend: dict[str, object], why: str) -> None:
@@ -72,14 +77,20 @@ def test_processes_that_were_not_started_for_it_are_not_promised_to_keep_it() ->
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    ("document", "expected"),
     [
-        ([b"{}"], b'{"id_slot":3}'),
-        ([b"{ }\n"], b'{ "id_slot":3}'),
-        ([b'{"a":1}'], b'{"a":1,"id_slot":3}'),
-        ([b'{"a":', memoryview(b"1} \r\n")], b'{"a":1,"id_slot":3}'),
-        ([b'{"a":{}', b"}"], b'{"a":{},"id_slot":3}'),
+        (b"{}", b'{"id_slot":3,"n":1}'),
+        (b" { }\n", b' { "id_slot":3,"n":1}'),
+        (b"{" + b" " * 100 + b"}", b"{" + b" " * 100 + b'"id_slot":3,"n":1}'),
+        (b'{"a":1}', b'{"a":1,"id_slot":3,"n":1}'),
+        (b'{"a":1} \r\n', b'{"a":1,"id_slot":3,"n":1}'),
+        (b'{"a":{}}', b'{"a":{},"id_slot":3,"n":1}'),
+        (b'{"id_slot":7}', b'{"id_slot":7,"id_slot":3,"n":1}'),
     ],
 )
-def test_a_member_is_added_at_the_end_of_a_body(body: list[bytes | memoryview], expected: bytes) -> None:
-    assert b"".join(with_member(body, "id_slot", b"3")) == expected
+def test_members_are_added_at_the_end_of_a_document(document: bytes, expected: bytes) -> None:
+    assert b"".join(with_members(document, {"id_slot": 3, "n": 1})) == expected
+
+
+def test_a_document_to_which_nothing_is_added_stays_as_it_is() -> None:
+    assert with_members(b'{"a":1} ', {}) == (b'{"a":1} ',)

@@ -22,6 +22,12 @@ def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> N
     assert arguments("llama-server", "-cram", "64", shared=True).count("--cache-ram") == 0
 
 
+def test_where_slots_are_erased_nothing_of_them_is_kept_in_the_prompt_cache() -> None:
+    """Also for the only tenant: others may be added while the process runs."""
+    llama = LlamaCommand("local", ("llama-server",), erasable=True)
+    assert llama.arguments(4711, llama.limits_cache)[5:8] == ("--cache-ram", "0", "--slot-save-path")
+
+
 def test_scenario_125_what_would_contradict_the_command_or_leak_does_not_pass() -> None:
     passes = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "GGML_VK_VISIBLE_DEVICES": "0", "LC_ALL": "C"}
     stays = {

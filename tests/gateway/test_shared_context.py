@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.prompt_sizes import PromptSizes
+from gateway.prompt_sizes import TEMPLATE, PromptSizes
 from gateway.shared_context import told_by_command, told_by_log, told_by_sizes
 
 SERVER = ["llama-server", "-m", "a.gguf"]
@@ -64,10 +64,28 @@ def test_a_prompt_s_size_is_learnt_by_model_and_rather_too_big() -> None:
     sizes = PromptSizes()
     unknown = sizes.estimate("m", 4000)
     for _ in range(100):
-        sizes.note("m", 1000, 900)
-    assert unknown == pytest.approx(1100, abs=2)
-    assert 3600 < sizes.estimate("m", 4000) < 4100
+        sizes.note("m", 1000, 300)
+    assert unknown == pytest.approx(2200 + TEMPLATE, abs=2)
+    assert 1200 < sizes.estimate("m", 4000) - TEMPLATE < 1400
     assert sizes.estimate("other", 4000) == unknown
+
+
+def test_one_dense_prompt_counts_at_once_and_is_forgotten_little_by_little() -> None:
+    sizes = PromptSizes()
+    sizes.note("m", 1000, 900)
+    assert sizes.estimate("m", 4000) > 3600
+    sizes.note("m", 1000, 300)
+    assert sizes.estimate("m", 4000) > 3400
+    for _ in range(100):
+        sizes.note("m", 1000, 300)
+    assert sizes.estimate("m", 4000) < 1500
+
+
+def test_pictures_do_not_make_texts_look_small() -> None:
+    sizes = PromptSizes()
+    for _ in range(100):
+        sizes.note("m", 1_000_000, 300)
+    assert sizes.estimate("m", 4000) > 1000
 
 
 def test_nothing_is_learnt_from_short_bodies_or_from_answers_without_counts() -> None:
