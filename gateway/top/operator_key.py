@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from gateway.keys import KeysError, load_or_make_keys, state_dir
 
-__all__ = ["VARIABLE", "NoKeyError", "operator_key"]
+__all__ = ["VARIABLE", "NoKeyError", "operator_key", "with_scheme"]
 
 VARIABLE = "SLOTGATE_OPERATOR_KEY"
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
@@ -41,6 +41,11 @@ def operator_key(
     if ask is None:
         raise NoKeyError(f"an operator key is needed: set {VARIABLE}, or give --key-file FILE")
     return _checked(ask(), "what was typed")
+
+
+def with_scheme(url: str) -> str:
+    """`gpu.example.org:8080` is a gateway's URL, too."""
+    return url if "://" in url else f"http://{url}"
 
 
 def _of_run(url: str, environ: Mapping[str, str]) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import load_or_make_keys
-from gateway.top.operator_key import NoKeyError, operator_key
+from gateway.top.operator_key import NoKeyError, operator_key, with_scheme
 
 HERE, ELSEWHERE = "http://127.0.0.1:8080", "https://gpu.example.org"
 
@@ -26,6 +26,13 @@ def test_the_key_of_slotgate_run_is_shown_to_this_machine_only(tmp_path: Path) -
     for url in (ELSEWHERE, "http://127.0.0.1.example.org", "http://localhost@example.org"):
         with pytest.raises(NoKeyError):
             operator_key(url, None, environ, None)
+
+
+def test_a_url_without_its_scheme_is_a_url(tmp_path: Path) -> None:
+    keys = load_or_make_keys(tmp_path / "slotgate")
+    url = with_scheme("127.0.0.1:8080")
+    assert (url, with_scheme(ELSEWHERE)) == (HERE, ELSEWHERE)
+    assert operator_key(url, None, {"XDG_STATE_HOME": str(tmp_path)}, None) == keys.operator
 
 
 def test_looking_makes_no_keys(tmp_path: Path) -> None:
