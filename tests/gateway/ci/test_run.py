@@ -50,7 +50,9 @@ def test_the_command_reaches_the_gateway_and_its_exit_code_counts() -> None:
 def test_a_request_that_fails_unexpectedly_fails_the_run_and_is_named(tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     done = ci("--junit", str(junit), command="ask('no-such-model'); ask('fake')")
-    assert (done.returncode, "404 model_not_found" in done.stderr) == (1, True)
+    assert done.returncode == 1
+    refused = "/v1/chat/completions: 404 model_not_found, the model 'no-such-model' does not exist here"
+    assert refused in done.stderr
     suite = Xml.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
 
@@ -94,6 +96,19 @@ def test_faults_of_the_user_are_told_and_exit_2(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("server.")) == (2, 2)
     done = ci("--script", str(script), "--upstream", "http://127.0.0.1:1", command="pass")
     assert (done.returncode, "Only one of" in done.stderr) == (2, True)
+
+
+def test_a_server_that_never_comes_is_named_and_not_waited_for() -> None:
+    done = ci("--upstream", "http://127.0.0.1:9", "--start-s", "0.5", command="pass", within=20)
+    assert (done.returncode, "upstream at http://127.0.0.1:9: " in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("option", ["--junit", "--ready"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "no-such-folder" / "file"
+    done = ci(option, str(path), command="print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{path}': there is no folder" in done.stderr
 
 
 def test_its_life_is_bounded(tmp_path: Path) -> None:
