@@ -172,14 +172,26 @@ def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: signal.Signals) -> None:
-    with Running(tmp_path, "--", "sh", "-c", "trap '' TERM; sleep 300 & sleep 301") as running:
+    with Running(
+        tmp_path, "--", "sh", "-c", "trap '' TERM; setsid sleep 299 & sleep 300 & sleep 301"
+    ) as running:
         [guard] = soon(lambda: children_of(running.process.pid))
         [command] = soon(lambda: children_of(guard))
-        grandchildren = soon(lambda: children_of(command))
+        grandchildren = soon(lambda: found if len(found := children_of(command)) == 3 else [])
         running.process.send_signal(sign)
         running.process.wait(10)
         assert vanishes(command, 5)
         assert all(vanishes(pid, 5) for pid in grandchildren)
+
+
+def test_what_the_command_has_put_into_a_session_of_its_own_ends_with_the_command() -> None:
+    done = ci(
+        command="import subprocess\n"
+        "nowhere = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}\n"
+        "print(subprocess.Popen(['sleep', '298'], start_new_session=True, **nowhere).pid)"
+    )
+    assert done.returncode == 0
+    assert vanishes(int(done.stdout), 5)
 
 
 def test_it_ends_with_its_parent_where_that_is_wished(tmp_path: Path) -> None:
