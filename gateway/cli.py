@@ -31,6 +31,15 @@ BY = "Any of tenant, key, model, backend, day, outcome; empty for one sum of all
 FOLDER = click.Path(file_okay=False, path_type=Path)
 SPEEDS = "As recorded, N times as fast, or without any wait."
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+ABOVE_0 = click.FloatRange(min=0, min_open=True)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _beside(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """For a file that is written at the end: that there is no place for it is said at the beginning."""
+    if path is not None and not path.parent.is_dir():
+        raise click.BadParameter(f"'{path}': there is no folder {path.parent}.")
+    return path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,7 +90,7 @@ def run(
     ctx: int | None,
     llama_server: Path | None,
 ) -> None:
-    """Start llama-server and a gateway in front of it, without a configuration."""
+    """Start llama-server and a gateway in front of it."""
     from gateway.run import run as run_both
     from gateway.run_options import RunOptions
 
@@ -96,12 +105,13 @@ def run(
 @click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
 def top(*, url: str, key_file: Path | None, once: bool) -> None:
     """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
-    from gateway.kept_key import OPERATOR, NoKeyError
+    from gateway.kept_key import OPERATOR, NoKeyError, with_scheme
     from gateway.top.watching import watch
 
     def ask() -> str:
         return str(click.prompt("Operator key", hide_input=True, err=True))
 
+    url = with_scheme(url)
     try:
         key = OPERATOR.find(url, key_file, os.environ, ask if sys.stdin.isatty() else None)
     except NoKeyError as missing:
@@ -127,8 +137,9 @@ def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> Non
     import orjson
 
     from gateway.bench import BenchOptions, run_bench
-    from gateway.kept_key import CLIENT, NoKeyError
+    from gateway.kept_key import CLIENT, NoKeyError, with_scheme
 
+    url = with_scheme(url)
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter("it begins with http:// or https://", param_hint="--url")
     try:
@@ -149,7 +160,7 @@ def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> Non
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True)
 @click.option("--api-key-env", metavar="NAME", help="The variable with a key for the upstream.")
 def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: str | None) -> None:
-    """Pass requests on to a server and keep what it answers, for `slotgate replay`."""
+    """Pass requests on and keep the answers, for `replay`."""
     from gateway.cassette.listening import record as record_until_stopped
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env)
@@ -204,7 +215,7 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option(
-    "--ready", type=click.Path(path_type=Path), metavar="FILE", help="Gets the URL once it listens."
+    "--ready", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets the URL once it listens."
 )
 @click.option("--alias", metavar="NAME", help="Its model's name, as llama-server's --alias.")
 @click.option("-np", "--parallel", "slots", type=click.IntRange(min=1), metavar="N", help="Slots.")
@@ -240,9 +251,10 @@ def fake(
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="A web page that may call.")
-@click.option("--ready", type=click.Path(path_type=Path), metavar="FILE", help="Gets URL and key as JSON.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Gets what was asked, as XML.")
-@click.option("--max-s", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True)
+@click.option("--ready", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets URL and key as JSON.")
+@click.option("--junit", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets what was asked, as XML.")
+@click.option("--start-s", type=ABOVE_0, default=120.0, show_default=True, help="To be ready within.")
+@click.option("--max-s", type=ABOVE_0, default=3600.0, show_default=True, help="To end after.")
 @click.option("--expect", "expected", multiple=True, metavar="CODE", help="An error that may happen.")
 @click.option("--key", metavar="KEY", help="Default: a new one.", envvar="SLOTGATE_CI_KEY", show_envvar=True)
 @click.option("--control", is_flag=True, hidden=True)
@@ -259,7 +271,7 @@ def ci(
     expected: tuple[str, ...],
     **rest: Any,  # noqa: ANN401
 ) -> None:
-    """Run a gateway with a stand-in behind it, and a command that uses both.
+    """Run a command beside a gateway with a stand-in.
 
     The command sees SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables).
     The exit code is the command's, or 1 if a request failed unexpectedly.

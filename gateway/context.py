@@ -70,6 +70,8 @@ class RequestContext:
     """How it ended, in a word; set where it is known, else derived from the status."""
     code: str | None = None
     """The error code that was answered or framed."""
+    message: str = ""
+    """What was said of it. It may quote what was asked, so no log has it."""
     queued_at: float | None = None
     granted_at: float | None = None
     asked_at: float | None = None

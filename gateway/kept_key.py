@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from gateway.keys import KeysError, RunKeys, load_or_make_keys, state_dir
 
-__all__ = ["CLIENT", "OPERATOR", "KeptKey", "NoKeyError"]
+__all__ = ["CLIENT", "OPERATOR", "KeptKey", "NoKeyError", "with_scheme"]
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
@@ -64,6 +64,11 @@ class KeptKey:
 
 OPERATOR = KeptKey("SLOTGATE_OPERATOR_KEY", lambda keys: keys.operator, "an operator key")
 CLIENT = KeptKey("SLOTGATE_KEY", lambda keys: keys.client, "a key")
+
+
+def with_scheme(url: str) -> str:
+    """`gpu.example.org:8080` is a gateway's URL, too."""
+    return url if "://" in url else f"http://{url}"
 
 
 def _checked(text: str, where: str) -> str:

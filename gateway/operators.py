@@ -13,7 +13,7 @@ ends the sessions of those that are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,13 +76,18 @@ class Operators:
         return access
 
     def session_of(self, scope: Scope) -> Access | None:
-        """The session whose cookie the request carries, while it lasts."""
-        session_id = _cookie(scope)
-        session = self._sessions.find(session_id) if session_id else None
-        return Access(session.key_digest, session_id) if session is not None else None
+        """The session whose cookie the request carries, while it lasts.
+
+        Another server on this host can set cookies of the same name; they must not hide ours.
+        """
+        for session_id in _cookies(scope):
+            session = self._sessions.find(session_id)
+            if session is not None:
+                return Access(session.key_digest, session_id)
+        return None
 
     def sign_in(self, scope: Scope, key: bytes) -> bytes:
-        """Open a session with the key; returns its `set-cookie`.
+        """Open a session with the key, in place of the one that the browser has; returns its `set-cookie`.
 
         Raises `ClientError` 401 for a wrong key, and `CapacityError` 429 after too many of them.
         """
@@ -94,12 +99,17 @@ class Operators:
             self._wrong_keys.count(address)
             message = "this is not the operator key"
             raise ClientError("invalid_api_key", message, status=401, kind="authentication_error")
+        self._close(scope)
         return _set_cookie(scope, self._sessions.open(access.key_digest), int(LIFETIME_S))
 
     def sign_out(self, scope: Scope) -> bytes:
         """End the session of the request, if it has one; returns the `set-cookie` that forgets it."""
-        self._sessions.close(_cookie(scope))
+        self._close(scope)
         return _set_cookie(scope, "", 0)
+
+    def _close(self, scope: Scope) -> None:
+        for session_id in _cookies(scope):
+            self._sessions.close(session_id)
 
     def _by_key(self, key: bytes) -> Access | None:
         digest = hashlib.sha256(key).digest()
@@ -138,15 +148,14 @@ def _name(scope: Scope) -> str:
     return f"{_COOKIE}_{server[1]}" if server and server[1] else _COOKIE
 
 
-def _cookie(scope: Scope) -> str:
+def _cookies(scope: Scope) -> Iterator[str]:
     name = _name(scope)
     for header, value in scope["headers"]:
         if header == b"cookie":
             for pair in value.decode("latin-1").split(";"):
                 key, _, content = pair.strip().partition("=")
-                if key == name:
-                    return str(content)
-    return ""
+                if key == name and content:
+                    yield str(content)
 
 
 def _set_cookie(scope: Scope, session_id: str, lifetime_s: int) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Self
+from string import Template
+from typing import Final, Self
 
 __all__ = ["File", "Pages"]
 
+_FRAME: Final = "frame.html"
+_TITLES: Final = {"dashboard.html": "Dashboard", "chat.html": "Playground"}
 _TYPES = {
     "css": b"text/css; charset=utf-8",
     "html": b"text/html; charset=utf-8",
@@ -30,14 +33,19 @@ class File:
 
 
 class Pages:
-    """All files of the package `gateway.pages`, by name."""
+    """All files of the package `gateway.pages`, by name; the pages within what they share."""
 
     def __init__(self) -> None:
-        self._files = {
-            entry.name: File.of(entry.name, entry.read_bytes())
+        written = {
+            entry.name: entry.read_bytes()
             for entry in files("gateway.pages").iterdir()
             if entry.name.rpartition(".")[2] in _TYPES
         }
+        frame = Template(written.pop(_FRAME).decode())
+        for name, title in _TITLES.items():
+            page = name.removesuffix(".html")
+            written[name] = frame.substitute(title=title, page=page, content=written[name].decode()).encode()
+        self._files = {name: File.of(name, content) for name, content in written.items()}
 
     def __repr__(self) -> str:
         return f"<Pages of {len(self._files)} files>"

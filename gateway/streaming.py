@@ -117,7 +117,7 @@ class StreamingAnswer:
             raise
         except Exception as error:
             failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
-            self._context.code = failure.code
+            self._context.code, self._context.message = failure.code, failure.message
             if not out.committed:
                 raise failure from failure.__cause__
             out.close(frames.failure(failure))

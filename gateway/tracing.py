@@ -38,6 +38,12 @@ async def traced(environ: Mapping[str, str]) -> AsyncIterator[Trace | None]:
     if not wanted(environ):
         yield None
         return
+    variable = next(name for name in _ENDPOINTS if environ.get(name))
+    collector = urlsplit(environ[variable])
+    if collector.scheme not in ("http", "https") or not collector.hostname:
+        log.warning("no traces: the collector is no URL such as http://collector:4318", variable=variable)
+        yield None
+        return
     try:
         from gateway.otel import Tracing
     except ModuleNotFoundError as missing:
@@ -45,8 +51,7 @@ async def traced(environ: Mapping[str, str]) -> AsyncIterator[Trace | None]:
         yield None
         return
     tracing = Tracing.exporting()
-    collector = next(environ[name] for name in _ENDPOINTS if environ.get(name))
-    log.info("tracing", collector=urlsplit(collector).hostname)  # the rest of a URL may hold a password
+    log.info("tracing", collector=collector.hostname)  # the rest of a URL may hold a password
     try:
         yield tracing.begin
     finally:

@@ -29,7 +29,7 @@ class ErrorBoundary:
             raise
         except Exception as error:
             failure = error if isinstance(error, GatewayError) else internal_error(error, context.id)
-            context.code = failure.code
+            context.code, context.message = failure.code, failure.message
             if context.status is None:
                 await send_error(send, failure, shape_for(scope["path"]))
             else:

@@ -47,11 +47,19 @@ class Cassette:
 
     @classmethod
     def load(cls, folder: Path) -> Cassette:
-        """Raises `CassetteError` for a folder that holds none, and for a file that is none."""
+        """Raises `CassetteError` for a folder that holds none, and for all files together that are none."""
         names = sorted(path.name for path in folder.glob("*.json"))
         if not names:
             raise CassetteError(f"there are no recordings in {folder}")
-        return cls(_read(folder / name) for name in sorted(names, key=_order))
+        exchanges, faults = [], []
+        for name in sorted(names, key=_order):
+            try:
+                exchanges.append(_read(folder / name))
+            except CassetteError as fault:
+                faults.append(str(fault))
+        if faults:
+            raise CassetteError("\n".join(faults))
+        return cls(exchanges)
 
     @property
     def exchanges(self) -> list[Exchange]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+import math
+import re
+from typing import Any, Final
 
 from gateway.cassette.exchange import Ending, Exchange, Read, RecordedResponse
 from gateway.cassette.request import RecordedRequest
@@ -18,6 +20,11 @@ from gateway.cassette.request import RecordedRequest
 __all__ = ["FORMAT", "read_exchange", "written"]
 
 FORMAT = 1
+_STATUSES: Final = range(200, 600)
+_is_name = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
+"""A token of RFC 9110, 5.6.2."""
+_is_value = re.compile(r"[\t\x20-\x7e\x80-\xff]*").fullmatch
+_is_length = re.compile(r"[0-9]{1,19}").fullmatch
 
 
 def written(exchange: Exchange) -> bytes:
@@ -50,34 +57,62 @@ def _text(exchange: Exchange, *, ascii_only: bool) -> str:
 
 
 def read_exchange(text: bytes, name: str = "") -> Exchange:
-    """Raises `ValueError` that says what is wrong with it."""
-    document = json.loads(text)
-    if not isinstance(document, dict) or document.get("cassette") != FORMAT:
-        raise ValueError(f'it is no recording of this format ("cassette": {FORMAT})')
+    """Raises `ValueError` that says what is wrong with it.
+
+    Files are edited by hand: what is read here can be played.
+    """
     try:
-        request = RecordedRequest.from_facts(document["request"])
-        return Exchange(request, _response(document["response"]), name)
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("cassette") != FORMAT:
+            raise ValueError(f'it is no recording of this format ("cassette": {FORMAT})')
+        exchange = Exchange(
+            RecordedRequest.from_facts(document["request"]), _response(document["response"]), name
+        )
+        exchange.request.key  # noqa: B018 - a value that is nested too deep shows itself here
     except KeyError as error:
         raise ValueError(f"{error} is missing") from error
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a value has the wrong type: {error}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    return exchange
 
 
 def _response(facts: dict[str, Any]) -> RecordedResponse:
-    headers = [
-        (name, value)
-        for name, values in facts["headers"].items()
-        for value in (values if isinstance(values, list) else [values])
-    ]
     return RecordedResponse(
-        status=facts["status"],
-        head_ms=facts["head_ms"],
-        headers=tuple(headers),
-        reads=tuple(Read(ms, _bytes_meant(shown)) for ms, shown in facts["reads"]),
+        status=_status(facts["status"]),
+        head_ms=_ms("head_ms", facts["head_ms"]),
+        headers=tuple(
+            (name, _header(name, value))
+            for name, values in facts["headers"].items()
+            for value in (values if isinstance(values, list) else [values])
+        ),
+        reads=tuple(Read(_ms("reads", ms), _bytes_meant(shown)) for ms, shown in facts["reads"]),
         ending=Ending(facts["ending"]),
-        end_ms=facts["end_ms"],
-        closes=facts["closes"],
+        end_ms=_ms("end_ms", facts["end_ms"]),
+        closes=bool(facts["closes"]),
     )
+
+
+def _status(value: object) -> int | None:
+    if value is not None and (not isinstance(value, int) or value not in _STATUSES):
+        raise ValueError(f"status is null or a number from 200 to 599, not {value!r}")
+    return value
+
+
+def _ms(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}: a time is a number of milliseconds, 0 or more, not {value!r}")
+    return value
+
+
+def _header(name: str, value: object) -> str:
+    """A value that can be sent."""
+    if not isinstance(value, str) or not _is_name(name) or not _is_value(value):
+        raise ValueError(f"headers: {name!r}: {value!r} is no header")
+    if name.lower() == "content-length" and not _is_length(value):
+        raise ValueError(f"headers: {value!r} is no content-length")
+    return value
 
 
 def _joined(headers: tuple[tuple[str, str], ...]) -> dict[str, str | list[str]]:

@@ -103,9 +103,8 @@ class Player:
             if exchange.response.closes or exchange.response.ending is not Ending.COMPLETE:
                 hang_up(scope)
         elif request == RecordedRequest("GET", "/health"):
-            await send_json(
-                send, 200, {"status": "ok"}
-            )  # an upstream without one, before a gateway that asks
+            # an upstream without one, before a gateway that asks
+            await send_json(send, 200, {"status": "ok"})
         else:
             raise _not_served(request) if request.is_status else self._missed(request)
 

@@ -19,6 +19,7 @@ from gateway.ci import guard
 __all__ = ["environment_for", "run_command"]
 
 _GRACE_S: Final = 5.0
+_GUARD_S: Final = 3.0
 
 
 def environment_for(environ: Mapping[str, str], url: str, key: str) -> dict[str, str]:
@@ -49,7 +50,11 @@ async def run_command(command: Sequence[str], environ: Mapping[str, str], stop: 
             await asyncio.wait({ending}, timeout=_GRACE_S)
     finally:
         stopping.cancel()
-        _signal(process.pid, signal.SIGKILL)  # the whole group: what the command has started goes with it
+        if not ending.done():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGUSR1)  # the guard ends all that the command has started
+            await asyncio.wait({ending}, timeout=_GUARD_S)
+        _signal(process.pid, signal.SIGKILL)
         code = await ending
     return code if code >= 0 else 128 - code
 

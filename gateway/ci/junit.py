@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from gateway.ci.verdict import Asked, Verdict
+from gateway.ci.verdict import Asked, Verdict, printable
 
 __all__ = ["junit_xml", "write_junit"]
 
@@ -30,7 +30,7 @@ def junit_xml(verdict: Verdict, failures: Collection[Asked], unmatched: Collecti
         Xml.SubElement(case, "system-out").text = f"{asked.ending}, id {asked.id}"
         if id(asked) in failed:
             Xml.SubElement(case, "failure", message=asked.ending).text = f"request {asked.id}: {asked.ending}"
-    for name in unmatched:
+    for name in map(printable, unmatched):
         case = _case(suite, f"unmatched: {name}", 0.0)
         Xml.SubElement(case, "failure", message="it was not told how to answer")
     document: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)

@@ -26,6 +26,8 @@ class CiOptions:
     origins: tuple[str, ...] = ()
     ready: Path | None = None
     junit: Path | None = None
+    start_s: float = 120.0
+    """What stands behind the gateway has to be ready by then."""
     max_s: float = 3600.0
     expected: frozenset[str] = frozenset()
     """Error codes of requests that may fail."""

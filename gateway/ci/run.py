@@ -133,14 +133,14 @@ class _Run:
             fleet.on_ended = self._verdict.hear
             server = Server(app, settings.server)
             await server.listen()
-            await self._ready(fleet)
             try:
+                await self._ready(fleet)
                 yield server
             finally:
                 await server.drain(refuse=fleet.drain, cut=fleet.cut)
 
     async def _ready(self, fleet: Fleet) -> None:
-        """Return when every backend is ready, or it is time to stop."""
+        """Return when every backend is ready, or it is time to stop. Raises TimeoutError."""
         came = asyncio.Event()
 
         def look(backend: Backend) -> None:
@@ -152,10 +152,15 @@ class _Run:
             look(backend)
         waits = [asyncio.ensure_future(event.wait()) for event in (came, self._stop)]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            within = self._options.start_s
+            done, _ = await asyncio.wait(waits, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
+        if not done:
+            late = [one for one in fleet.backends.values() if one.state is not BackendState.READY]
+            told = "; ".join(f"{one.name} at {one.base_url}: {one.explanation}" for one in late)
+            raise TimeoutError(f"not ready after {within:g} s (--start-s): {told}")
 
     # -- led by a test
 

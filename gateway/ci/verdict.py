@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.context import RequestContext
 
-__all__ = ["Asked", "Verdict"]
+__all__ = ["Asked", "Verdict", "in_words", "printable"]
 
 KEPT: Final = 10_000
 _MISTAKES: Final = frozenset({"model_not_found", "unknown_path"})
@@ -29,6 +29,7 @@ class Asked:
     model: str | None
     status: int | None
     code: str | None
+    message: str
     outcome: str
     stream: bool
     seconds: float
@@ -38,9 +39,10 @@ class Asked:
         return cls(
             id=context.id,
             path=context.path or "(other)",
-            model=context.model,
+            model=printable(context.model) if context.model else None,
             status=context.final_status,
             code=context.code,
+            message=printable(context.message),
             outcome=context.final_outcome,
             stream=context.stream,
             seconds=context.duration_s or 0.0,
@@ -60,7 +62,8 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        return f"{self.status if self.status is not None else 'no status'} {self.code or self.outcome}"
+        status = self.status if self.status is not None else "no status"
+        return f"{status} {self.code or self.outcome}" + (f", {self.message}" if self.message else "")
 
 
 @dataclass(slots=True)
@@ -88,8 +91,13 @@ class Verdict:
         return [asked for asked in failed if not meant(asked.id)]
 
 
+def printable(text: str) -> str:
+    """What clients choose goes to a terminal and into XML, which cannot say everything."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
 def in_words(verdict: Verdict, failures: Iterable[Asked], unmatched: Iterable[str]) -> str:
     lines = [f"  {failure.name}: {failure.ending}" for failure in failures]
-    lines += [f"  {name}: it was not told how to answer" for name in unmatched]
+    lines += [f"  {printable(name)}: it was not told how to answer" for name in unmatched]
     told = f"{len(verdict.asked) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"
     return "\n".join([f"slotgate ci: {told}", *lines])

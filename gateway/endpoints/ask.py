@@ -36,10 +36,10 @@ class Ask:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
+        context.path = self._door.paths[0]
         asked = await self._reader.read(self._door, scope, receive)
         model = self._fleet.catalogue.resolve(asked.request.model, context.tenant)
         context.model = model.name
-        context.path = self._door.paths[0]
         check_served(model.backends)
         backend = _least_busy(model.backends)
         if backend is None:

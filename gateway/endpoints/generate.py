@@ -49,8 +49,10 @@ class Generate:
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        context.path = self._door.paths[0]
         asked = await self._reader.read(self._door, scope, receive)
-        generation = await self._prepare(scope, context_of(scope), asked)
+        generation = await self._prepare(scope, context, asked)
         limiter, cost = self._fleet.limiter, generation.demand.cost
         prompt_tokens = asked.request.prompt_cost(asked.size)
         with within_limits(limiter, generation.context, cost, prompt_tokens=prompt_tokens):
@@ -64,7 +66,6 @@ class Generate:
         model = self._fleet.catalogue.resolve(request.model, tenant)
         context.model = model.name
         context.stream = request.stream
-        context.path = door.paths[0]
         check_served(model.backends)
         slots = widest(model.backends)
         if slots and request.n > slots:

@@ -41,6 +41,7 @@ export async function enter({ onOpen, onShut }) {
     show(false);
   });
 
+  document.querySelector(`nav a[href="${location.pathname}"]`)?.setAttribute("aria-current", "page");
   show(await signedIn().catch(() => false));
   return { shut: () => show(false) };
 }

@@ -35,7 +35,7 @@ export class Messages {
         this.follow();
       },
       fail: (error, requestId) => {
-        const code = [error.status, error.code].filter(Boolean).join(" ");
+        const code = [...new Set([error.status, error.code])].filter(Boolean).join(" ");
         const words = make("p", {}, make("strong", {}, code || "error"), ` ${error.message}`);
         const id = requestId ? [make("span", { class: "sub" }, `request ${requestId}`)] : [];
         node.append(make("div", { class: "failure", role: "alert" }, words, ...id));

@@ -54,6 +54,7 @@ function row(first, onCancel) {
     latest = request;
     const known = parts(request);
     say(outcome, request.code || WORDS[request.outcome] || request.outcome);
+    set(outcome, "title", outcome.textContent);
     set(outcome, "data-kind", request.code ? "bad" : (KINDS[request.outcome] ?? "bad"));
     say(who, named(request.key) ? `${request.tenant} / ${request.key}` : request.tenant);
     say(model, [request.model, request.backend].filter(Boolean).join(" on "));

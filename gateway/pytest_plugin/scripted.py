@@ -55,9 +55,9 @@ class PlayedCassette:
         self._process = process
         self._settings = settings
 
-    def play(self, folder: Path, speed: str = "max") -> Slotgate:
+    def play(self, folder: str | Path, speed: str = "max") -> Slotgate:
         """`speed` is `recorded`, `max`, or how many times as fast. Raises `ControlError`."""
-        recording = str(folder.absolute())
+        recording = str(Path(folder).absolute())
         self._process.ask("/reset", cassette=recording, speed=speed, settings=self._settings)
         return Slotgate.of(self._process, ())
 

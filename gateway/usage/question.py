@@ -61,9 +61,9 @@ class Question:
         names = tuple(group.split(",")) if group else ()
         for name in names:
             if name not in GROUPS:
-                raise ValueError(f"group is a list of {', '.join(GROUPS)}; {name[:40]!a} is none of them")
+                raise ValueError(f"sums are by {', '.join(GROUPS)}; {name[:40]!a} is none of them")
         if len(set(names)) < len(names):
-            raise ValueError("group names a column twice")
+            raise ValueError(f"{group[:80]!a} names a column twice")
         question = cls(names, _day("from", first), _day("to", last), most)
         if question.first and question.last and question.first > question.last:
             raise ValueError("from is later than to")

@@ -62,7 +62,7 @@ async def test_a_gateway_that_is_not_there_is_told() -> None:
 
 
 async def test_what_is_no_url_is_a_usage_error() -> None:
-    code, _, err = await bench("127.0.0.1:8080")
+    code, _, err = await bench("ftp://127.0.0.1:8080")
     assert code == 2
     assert "--url" in err
 

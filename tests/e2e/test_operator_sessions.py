@@ -224,6 +224,23 @@ async def test_after_a_few_wrong_keys_not_even_the_right_one_is_looked_at() -> N
         assert (await fetch(gateway.url, "GET", "/admin/status", BEARER)).status == 200
 
 
+async def test_a_cookie_that_another_server_on_this_host_planted_hides_no_session() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        cookie = await cookie_of(gateway)
+        name = cookie.split(b"; ")[1].partition(b"=")[0]
+        planted = b"cookie: %b=planted; %b" % (name, cookie[8:])
+        assert (await fetch(gateway.url, "GET", "/admin/status", planted)).status == 200
+        assert (await fetch(gateway.url, "DELETE", SESSION, planted, ORIGIN)).status == 200
+        assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 401
+
+
+async def test_signing_in_again_ends_the_session_before() -> None:
+    async with running_gateway(settings(), ready=False) as gateway:
+        before = await cookie_of(gateway)
+        assert (await sign_in(gateway, KEY, before, ORIGIN)).status == 200
+        assert (await fetch(gateway.url, "GET", "/admin/status", before)).status == 401
+
+
 async def test_without_an_operator_key_there_is_no_way_in() -> None:
     fu = ScriptedUpstream()
     paths = ("/", "/admin", "/admin/chat", "/admin/static/look.css", "/admin/events", "/admin/status")

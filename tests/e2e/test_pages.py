@@ -6,6 +6,7 @@ from importlib.resources import files
 import pytest
 
 from gateway.keys import hash_key
+from gateway.page_files import Pages
 from tests.support.answer import fetch
 from tests.support.gateway import running_gateway, settings_for
 
@@ -13,10 +14,17 @@ pytestmark = pytest.mark.anyio
 
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 FOLDER = files("gateway.pages")
-NAMES = sorted(entry.name for entry in FOLDER.iterdir() if not entry.name.startswith("__"))
+NAMES = sorted(entry.name for entry in FOLDER.iterdir() if not entry.name.startswith(("__", "frame.")))
+PAGES = Pages()
 STATIC = [name for name in NAMES if not name.endswith(".html")]
 PLACES = ["/admin", "/admin/chat", *(f"/admin/static/{name}" for name in STATIC)]
 SETTINGS = settings_for("http://127.0.0.1:9", server=SERVER)
+
+
+def text_of(name: str) -> str:
+    """As a browser gets it."""
+    file = PAGES.static(name) or PAGES.page(name)
+    return file.content.decode()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -40,7 +48,9 @@ async def test_every_file_comes_with_its_type_a_strict_policy_and_an_etag(place:
         assert got.header(b"cache-control") == b"no-cache"
 
 
-@pytest.mark.parametrize("name", ["dashboard.html", "__init__.py", "none.js", "..%2f__init__.py", "%2e%2e"])
+@pytest.mark.parametrize(
+    "name", ["dashboard.html", "frame.html", "__init__.py", "none.js", "..%2f__init__.py", "%2e%2e"]
+)
 async def test_nothing_but_what_pages_are_made_of_is_served(name: str) -> None:
     async with running_gateway(SETTINGS, ready=False) as gateway:
         answer = await fetch(gateway.url, "GET", f"/admin/static/{name}")
@@ -55,7 +65,7 @@ async def test_the_front_door_leads_to_the_playground() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_refers_to_files_that_are_there_and_to_nobody_else(name: str) -> None:
-    text = (FOLDER / name).read_text()
+    text = text_of(name)
     imported = re.findall(r'from "\./([^"]+)"', text)
     linked = re.findall(r'(?:src|href)="/admin/static/([^"]+)"', text)
     assert [target for target in (*imported, *linked) if target not in NAMES] == []
@@ -65,7 +75,7 @@ def test_a_file_refers_to_files_that_are_there_and_to_nobody_else(name: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_written_inline_and_no_markup_is_made_of_text(name: str) -> None:
-    text = (FOLDER / name).read_text()
+    text = text_of(name)
     assert not re.search(r"\sstyle=|\son[a-z]+=\"|javascript:", text)
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
@@ -73,7 +83,7 @@ def test_nothing_is_written_inline_and_no_markup_is_made_of_text(name: str) -> N
 
 
 def test_every_module_is_used() -> None:
-    texts = {name: (FOLDER / name).read_text() for name in NAMES}
+    texts = {name: text_of(name) for name in NAMES}
     unused = [
         name for name in STATIC if not any(name in text for other, text in texts.items() if other != name)
     ]

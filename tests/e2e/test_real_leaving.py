@@ -7,6 +7,7 @@ nothing, while asking it over HTTP would.
 import asyncio
 import contextlib
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,16 @@ async def test_the_same_prefill_runs_to_its_end_when_slots_is_asked_every_fifth_
             released = await logged(llama, LET_GO, since, within=150)
             asking.cancel()
             print(f"asked every 0.2 s: the slot was busy for {released:.2f} s")
-            pool = gateway.fleet.backends["gpu0"].pool
-            await gateway.until(lambda: pool.free == 1, within=10)
+            await gateway.until(partial(_all_free, gateway), within=10)
         done = tokens_done(llama, since)
         llama.stop()
         if done > 0.9 * WORDS:
             break
     assert done > 0.9 * WORDS
+
+
+def _all_free(gateway: Gateway) -> bool:
+    return gateway.fleet.backends["gpu0"].pool.free == 1
 
 
 async def ask_always(llama: RealLlama, every_s: float) -> None:

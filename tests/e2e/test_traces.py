@@ -211,7 +211,7 @@ async def test_a_refused_request_is_a_span_without_children(spans: Spans) -> Non
     assert codes == [
         ("POST", 401, "invalid_api_key"),
         ("GET", 404, "unknown_path"),
-        ("POST", 404, "model_not_found"),
+        (f"POST {CHAT}", 404, "model_not_found"),
     ]
     assert all(span.status.status_code is StatusCode.UNSET for span in spans.all)  # clients' own faults
     assert "canary" not in "".join(span.to_json() for span in spans.all)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.kept_key import OPERATOR, NoKeyError
+from gateway.kept_key import OPERATOR, NoKeyError, with_scheme
 from gateway.keys import load_or_make_keys
 
 HERE, ELSEWHERE = "http://127.0.0.1:8080", "https://gpu.example.org"
@@ -26,6 +26,13 @@ def test_the_key_of_slotgate_run_is_shown_to_this_machine_only(tmp_path: Path) -
     for url in (ELSEWHERE, "http://127.0.0.1.example.org", "http://localhost@example.org"):
         with pytest.raises(NoKeyError):
             OPERATOR.find(url, None, environ, None)
+
+
+def test_a_url_without_its_scheme_is_a_url(tmp_path: Path) -> None:
+    keys = load_or_make_keys(tmp_path / "slotgate")
+    url = with_scheme("127.0.0.1:8080")
+    assert (url, with_scheme(ELSEWHERE)) == (HERE, ELSEWHERE)
+    assert OPERATOR.find(url, None, {"XDG_STATE_HOME": str(tmp_path)}, None) == keys.operator
 
 
 def test_looking_makes_no_keys(tmp_path: Path) -> None:

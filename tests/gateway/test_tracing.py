@@ -70,3 +70,16 @@ async def test_a_library_that_is_not_installed_is_said_to_be_missing_and_nothing
     [said] = log.events
     assert (said["log_level"], "`otel`" in said["event"]) == ("warning", True)
     assert "canary" not in log.text
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["collector:4318", "not a url", "grpc://user:canary@collector:4317", "http://"]
+)
+async def test_a_collector_that_is_no_url_is_said_to_be_none(endpoint: str) -> None:
+    with logged() as log:
+        async with traced({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}) as trace:
+            assert trace is None
+    [said] = log.events
+    assert (said["log_level"], said["variable"]) == ("warning", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    assert "http://collector:4318" in said["event"]
+    assert "canary" not in log.text

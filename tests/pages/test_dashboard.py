@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.pages.conftest import Looks
@@ -53,6 +54,13 @@ def test_signing_out_in_one_tab_signs_all_of_them_out_for_good(look: Looks) -> N
         expect(page.get_by_label("Operator key")).to_be_visible()
     second.reload()
     expect(second.get_by_label("Operator key")).to_be_visible()
+
+
+@pytest.mark.parametrize(("path", "name"), [("/admin", "Dashboard"), ("/admin/chat", "Playground")])
+def test_the_navigation_says_on_which_page_one_is(look: Looks, path: str, name: str) -> None:
+    page = look().goto(path)
+    expect(page).to_have_title(f"{name} · slotgate")
+    expect(page.locator("nav a[aria-current=page]")).to_have_text([name])
 
 
 def test_a_stream_is_seen_in_its_cell_while_it_runs_and_in_the_list_when_it_has_ended(

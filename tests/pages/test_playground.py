@@ -74,6 +74,19 @@ def test_an_error_is_shown_as_the_gateway_states_it(look: Looks) -> None:
     one.complaints.clear()
 
 
+def test_markup_in_an_error_is_text_and_a_code_that_is_the_status_is_said_once(look: Looks) -> None:
+    one = look()
+    page = one.signed_in("/admin/chat")
+    error = {"message": "<img src=x onerror=document.title='run'>", "code": 500}
+    page.route("**/admin/chat/completions", lambda route: route.fulfill(status=500, json={"error": error}))
+    say(page, "<b>Hello!</b>")
+    expect(page.locator(".failure p")).to_have_text(f"500 {error['message']}")
+    expect(page.locator("#messages img, #messages b")).to_have_count(0)
+    expect(page).to_have_title("Playground · slotgate")
+    assert all("500" in text for text in one.complaints)
+    one.complaints.clear()
+
+
 def test_with_a_tenants_key_the_request_is_that_tenants(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin/chat")
     page.get_by_label("Ask with a tenant's key").fill("sg-team-b")

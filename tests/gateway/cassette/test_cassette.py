@@ -81,3 +81,11 @@ def test_where_nothing_can_be_written_is_said_at_the_start(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(CassetteError, match="cannot record into"):
         Shelf(tmp_path / "file")
+
+
+def test_all_files_that_are_no_recordings_are_named_together(tmp_path: Path) -> None:
+    recorded(tmp_path, A)
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text("{")
+    with pytest.raises(CassetteError, match=r"(?s)one\.json: .*\n.*two\.json: "):
+        Cassette.load(tmp_path)

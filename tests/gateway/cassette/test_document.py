@@ -67,6 +67,18 @@ def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
         (b'{"cassette": 1, "request": {"method": "GET", "target": "/"}}', "'response' is missing"),
         (written(exchange()).replace(b'"reads": []', b'"reads": 7'), "wrong type"),
         (written(exchange()).replace(b'"complete"', b'"done"'), "done"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"cassette": 1, "request": %b' % (b'{"a":' * 100_000), "nested too deep"),
+        (written(exchange(status=99_999)), "status is null or a number"),
+        (written(exchange(status="200")), "status is null or a number"),
+        (written(exchange(head_ms="1")), "head_ms: a time is a number"),
+        (written(exchange(end_ms=-1)), "end_ms: a time is a number"),
+        (written(exchange(Read(float("inf"), b""))), "reads: a time is a number"),
+        (written(exchange(headers=(("x", 1),))), "no header"),
+        (written(exchange(headers=(("x", "a\r\ny: b"),))), "no header"),
+        (written(exchange(headers=(("x", "\u2603"),))), "no header"),
+        (written(exchange(headers=(("a b", ""),))), "no header"),
+        (written(exchange(headers=(("content-length", "-5"),))), "no content-length"),
     ],
 )
 def test_what_is_no_recording_is_said_to_be_none(text: bytes, said: str) -> None:

@@ -68,7 +68,7 @@ async def test_the_plugin_plays_it_and_fails_the_test_that_asks_for_more(
         "    assert scripted_llama.requests == []\n"
         "def test_more(slotgate_cassette):\n"
         "    try:\n"
-        "        ask(slotgate_cassette.play(Path('cassette')), 'ho')\n"
+        "        ask(slotgate_cassette.play('cassette'), 'ho')\n"
         "    except urllib.error.HTTPError as error:\n"
         "        error.close()\n"
     )

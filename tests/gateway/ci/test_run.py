@@ -50,7 +50,9 @@ def test_the_command_reaches_the_gateway_and_its_exit_code_counts() -> None:
 def test_a_request_that_fails_unexpectedly_fails_the_run_and_is_named(tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     done = ci("--junit", str(junit), command="ask('no-such-model'); ask('fake')")
-    assert (done.returncode, "404 model_not_found" in done.stderr) == (1, True)
+    assert done.returncode == 1
+    refused = "/v1/chat/completions: 404 model_not_found, the model 'no-such-model' does not exist here"
+    assert refused in done.stderr
     suite = Xml.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
 
@@ -94,6 +96,19 @@ def test_faults_of_the_user_are_told_and_exit_2(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("server.")) == (2, 2)
     done = ci("--script", str(script), "--upstream", "http://127.0.0.1:1", command="pass")
     assert (done.returncode, "Only one of" in done.stderr) == (2, True)
+
+
+def test_a_server_that_never_comes_is_named_and_not_waited_for() -> None:
+    done = ci("--upstream", "http://127.0.0.1:9", "--start-s", "0.5", command="pass", within=20)
+    assert (done.returncode, "upstream at http://127.0.0.1:9: " in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("option", ["--junit", "--ready"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "no-such-folder" / "file"
+    done = ci(option, str(path), command="print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{path}': there is no folder" in done.stderr
 
 
 def test_its_life_is_bounded(tmp_path: Path) -> None:
@@ -157,14 +172,26 @@ def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: signal.Signals) -> None:
-    with Running(tmp_path, "--", "sh", "-c", "trap '' TERM; sleep 300 & sleep 301") as running:
+    with Running(
+        tmp_path, "--", "sh", "-c", "trap '' TERM; setsid sleep 299 & sleep 300 & sleep 301"
+    ) as running:
         [guard] = soon(lambda: children_of(running.process.pid))
         [command] = soon(lambda: children_of(guard))
-        grandchildren = soon(lambda: children_of(command))
+        grandchildren = soon(lambda: found if len(found := children_of(command)) == 3 else [])
         running.process.send_signal(sign)
         running.process.wait(10)
         assert vanishes(command, 5)
         assert all(vanishes(pid, 5) for pid in grandchildren)
+
+
+def test_what_the_command_has_put_into_a_session_of_its_own_ends_with_the_command() -> None:
+    done = ci(
+        command="import subprocess\n"
+        "nowhere = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}\n"
+        "print(subprocess.Popen(['sleep', '298'], start_new_session=True, **nowhere).pid)"
+    )
+    assert done.returncode == 0
+    assert vanishes(int(done.stdout), 5)
 
 
 def test_it_ends_with_its_parent_where_that_is_wished(tmp_path: Path) -> None:

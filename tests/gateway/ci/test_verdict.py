@@ -72,6 +72,17 @@ def test_failures_and_what_was_unmatched_are_told_in_words() -> None:
     )
 
 
+def test_what_was_said_of_a_failure_is_told_and_cannot_break_the_xml() -> None:
+    context = ended(404, "unknown_path")
+    context.message = "there is nothing at /\x00\x1b[2J\ud800<b>"
+    verdict = verdict_of(context)
+    failures = verdict.unexpected(lambda _: False)
+    suite = Xml.fromstring(junit_xml(verdict, failures, ["/\x01"]))
+    expected = "404 unknown_path, there is nothing at /??[2J?<b>"
+    assert next(suite.iter("failure")).get("message") == expected
+    assert f": {expected}" in in_words(verdict, failures, [])
+
+
 def test_junit_has_one_case_a_request_and_says_which_failed() -> None:
     verdict = verdict_of(
         ended(), ended(502, "upstream_broken", request_id="x"), ended(401, "invalid_api_key")
