@@ -135,7 +135,6 @@ def _pages(console: Console) -> list[Route]:
     session = ByMethod(GET=SessionState(operators), POST=SignIn(operators), DELETE=SignOut(operators))
     return [
         Route("/admin", ByMethod(GET=Page(pages.page("dashboard.html")))),
-        Route("/admin/", ByMethod(GET=Redirect(b"/admin"))),
         Route("/admin/chat", ByMethod(GET=Page(pages.page("chat.html")))),
         Route("/admin/static/{name}", ByMethod(GET=StaticFile(pages))),
         Route("/admin/session", session),
