@@ -1,5 +1,7 @@
 """What the whole suite shares. It lives in `tests.support.fixtures`."""
 
+import gc
+
 from hypothesis import settings
 
 from tests.support.fixtures import (
@@ -30,3 +32,9 @@ __all__ = [
 
 settings.register_profile("suite", deadline=None)  # how long one example takes is the machine's business
 settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """Some hundred thousand objects of pytest stay to the end: no collection in a test has to look at them."""
+    gc.collect()
+    gc.freeze()

@@ -255,7 +255,7 @@ async def test_nobody_there_is_exit_code_1_and_no_url_is_2() -> None:
     with refusing_url() as url:
         code, _, err = await piped("--url", url)
         assert (code, "cannot be reached" in err, "Traceback" in err) == (1, True, False)
-    code, _, err = await piped("--url", "nowhere")
+    code, _, err = await piped("--url", "ftp://nowhere")
     assert (code, "is no URL" in err) == (2, True)
 
 
