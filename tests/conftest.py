@@ -35,6 +35,6 @@ settings.load_profile("suite")
 
 
 def pytest_collection_finish() -> None:
-    """Some hundred thousand objects of pytest stay to the end: no collection in a test has to look at them."""
+    """The hundred thousands of objects that pytest keeps need not be looked at by collections in a test."""
     gc.collect()
     gc.freeze()
