@@ -17,7 +17,7 @@ __all__ = ["ChunkWriter"]
 
 
 class ChunkWriter:
-    """For one request. Calling it writes a piece of its body now, or returns False and does nothing."""
+    """For one request: writes to its body now, or returns False and does nothing."""
 
     __slots__ = ("_cycle", "_flow", "_write")
 
@@ -28,14 +28,18 @@ class ChunkWriter:
         self._flow = flow
         self._write = write
 
-    def __call__(self, piece: bytes) -> bool:
-        cycle = self._cycle
-        if (
-            self._flow.write_paused
-            or cycle.disconnected
-            or cycle.response_complete
-            or not cycle.chunked_encoding
-        ):
+    @property
+    def chunked(self) -> bool:
+        """Whether a chunked response is under way."""
+        return self._cycle.chunked_encoding is True and not self._cycle.response_complete
+
+    def piece(self, piece: bytes) -> bool:
+        return self.chunked and self.chunk(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def chunk(self, chunk: bytes) -> bool:
+        """A piece with its size before it and a line end behind it. Only while `chunked`."""
+        if self._flow.write_paused or self._cycle.disconnected:
             return False
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        write = self._write
+        write(chunk)
         return True

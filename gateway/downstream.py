@@ -4,8 +4,8 @@ Frames are put from callbacks, as the upstream makes them, and never wait for th
 task sits in `pump`, which sends what is there and sleeps until there is more. While it sleeps, `hand_over`
 sends from within the callback itself: it takes the one step of `send` that writes to the socket, and only if
 that step would wait (the client is slow) does the task wake and wait in its place. So a token costs no
-switch between tasks. Where the server offers a plain write (`slotgate.write`) and the client keeps up, a text
-delta does not even wait for `hand_over`: `_express` is that write while the response is under way.
+switch between tasks. Where the server offers a plain write (`slotgate.write`), that is the step; and while
+nothing waits here, `express` is that write for the one who knows what to do with it.
 
 While one `send` has not returned the client is behind: plain text deltas of one template are then merged
 into one frame, and when `buffer_limit` bytes are unread the upstream is told to pause.
@@ -24,6 +24,7 @@ from typing import Any, cast
 from starlette.types import Send
 
 from gateway.buffers import GUARANTEED_BYTES, BufferBudget, Holding
+from gateway.chunk_writer import ChunkWriter
 from gateway.errors import ClientGone
 from gateway.template import Template
 
@@ -49,7 +50,7 @@ class Downstream:
         budget: BufferBudget,
         tenant: str,
         merge: bool,
-        write_now: Callable[[bytes], bool] | None = None,
+        write_now: ChunkWriter | None = None,
     ) -> None:
         """`write_now`, where the server has it, writes a piece of the body at once or returns False."""
         self.unread = 0
@@ -61,6 +62,9 @@ class Downstream:
         """Whether the end of the body has been handed to `send`."""
         self.sending_since: float | None = None
         """When the `send` under way began; None while none is."""
+        self.express: Callable[[bytes], bool] | None = None
+        """Writes a chunk of the body, its size line and all, or returns False. There only while a response is
+        under way of which all that was put has been sent."""
         self.on_cut: Callable[[], None] = _nothing
         """All streams together hold too much, and this one has to go."""
         self.holding = Holding(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
@@ -73,7 +77,8 @@ class Downstream:
         self._budget = budget
         self._merge = merge
         self._write_now = write_now
-        self._express: Callable[[bytes], bool] | None = None
+        self._lane: Callable[[bytes], bool] | None = None
+        """What `express` is when the way is free; None before the response has begun."""
         self._frames: deque[bytes] = deque()
         self._run: Template | None = None
         self._run_text = bytearray()
@@ -98,14 +103,6 @@ class Downstream:
 
     def delta(self, template: Template, text: bytes) -> None:
         """One plain text delta. Merged with the one before if that waits and is of the same template."""
-        express = self._express
-        if (
-            express is not None
-            and not self.unread
-            and self.sending_since is None
-            and express(template.frame(text))
-        ):
-            return
         if self.sending_since is None or not self._merge:
             self.put(template.frame(text))
             return
@@ -121,7 +118,7 @@ class Downstream:
         if last and not self.closing:
             self.put(last)
         self.closing = True
-        self._express = None
+        self.express = None
         self.wake()
 
     def discard(self) -> None:
@@ -145,9 +142,8 @@ class Downstream:
             return
         body = self._take()
         more = not self.closing or self.unread > 0
-        if more and self._write_now is not None and self._write_now(body):
-            if self._full:
-                self._delivered(more=True)
+        if more and self._write_now is not None and self._write_now.piece(body):
+            self._delivered(more=True)
             if self.unread:
                 waiter.set_result(None)
             return
@@ -169,13 +165,13 @@ class Downstream:
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
         self._stopped = True
-        self._express = None
+        self.express = None
         self.wake()
 
     def fail(self, error: Exception) -> None:
         """A callback failed, and nobody called it who could be told: `pump` raises its error."""
         self._failure = self._failure or error
-        self._express = None
+        self.express = None
         self.wake()
 
     def wake(self) -> None:
@@ -222,6 +218,7 @@ class Downstream:
 
     def _grew(self, size: int) -> None:
         self.committed = True
+        self.express = None
         self.unread += size
         if self.unread > GUARANTEED_BYTES:
             self._budget.hold(self.holding, self.unread)
@@ -276,12 +273,15 @@ class Downstream:
         """A `send` has returned."""
         self.sending_since = None
         self.complete = not more
+        if not (self.unread or self.closing or self._stopped or self._failure):
+            self.express = self._lane
         if self._full and self.unread <= self._limit // 2:
             self._full = False
             self.on_room()
 
     async def _deliver(self, body: bytes, *, more: bool) -> None:
         self.sending_since = self._loop.time()
+        self.express = None
         if self._headers is not None:
             await self._start(self._headers())
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -290,8 +290,8 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if not (self.closing or self._stopped or self._failure):
-            self._express = self._write_now
+        if self._write_now is not None and self._write_now.chunked:
+            self._lane = self._write_now.chunk
 
 
 class _Continued:

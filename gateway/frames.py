@@ -1,13 +1,14 @@
 """The hot path: bytes of one upstream stream in, frames for its client out.
 
-    body bytes -> [template matches]  --------------------------------------> prefix + text + suffix
-               -> events -> [template matches] -----------------------------> prefix + text + suffix
-                         -> parse -> meter -> dialect -> learn a template --> dump
+    a read -> [one chunk, the template matches] ----------------------------> prefix + text + suffix, at once
+           -> body bytes -> [template matches]  ----------------------------> prefix + text + suffix
+                         -> events -> [template matches] -------------------> prefix + text + suffix
+                                   -> parse -> meter -> dialect -> learn ---> dump
 
 Nearly every read holds one plain text delta that differs from the last one in its text alone; it leaves by
-the first line, without a parser. Everything else is parsed once, and the protocol's dialect says what leaves
-for it. Nothing here awaits, and nothing is decided about the request: the relay looks at `sentinel` and
-`error` after each read that was more than one plain delta.
+the first line (`express`), without a parser. Everything else is parsed once, and the protocol's dialect says
+what leaves for it. Nothing here awaits, and nothing is decided about the request: the relay looks at
+`sentinel` and `error` after each read that was more than one plain delta.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gateway.chunks import Chunk
 from gateway.dialects import Dialect
 from gateway.downstream import Downstream
 from gateway.errors import GatewayError
+from gateway.express import Express
 from gateway.metering import Meter
 from gateway.payload import mended, parsed
 from gateway.sse import Event, EventParser, Kind
@@ -39,7 +41,6 @@ class Frames:
         """The error object that the stream ended with. Nothing after it is read."""
         self.parsed = 0
         """Events that took the general path. The first one does."""
-        self.last_event_at: float | None = None
         self.first_output_at: float | None = None
         self.unparsed = 0
         """Events whose data was not JSON as it stood."""
@@ -48,9 +49,9 @@ class Frames:
         self._meter = meter
         self._clock = clock
         self._parser = EventParser()
-        self._next: Template | None = None
-        """What the next read is likely to be, if it begins an event."""
-        self._templates: tuple[Template, ...] = ()
+        self.express: Express | None = None
+        """The way of the next read, if it begins an event and is what it is likely to be."""
+        self._known: tuple[Express, ...] = ()
         self._inside_raw = False
 
     def __repr__(self) -> str:
@@ -58,17 +59,17 @@ class Frames:
 
     def feed(self, body: bytes) -> bool:
         """True if it was one plain text delta: then nothing else about the stream has changed."""
-        template = self._next
-        if template is not None:
-            text = template.text_of_event(body)
+        express = self.express
+        if express is not None:
+            text = express.template.text_of_event(body)
             if text is not None:
-                self.last_event_at = self._clock()
+                self._meter.last_event_at = self._clock()
                 self._meter.deltas += 1
-                self._out.delta(template, text)
+                self._out.delta(express.template, text)
                 return True
         self._read(self._parser.feed(body))
         aligned = not self._parser.pending and not self.sentinel and self.error is None
-        self._next = self._templates[0] if aligned and self._templates else None
+        self.express = self._known[0] if aligned and self._known else None
         return False
 
     def finish(self) -> None:
@@ -90,6 +91,10 @@ class Frames:
         """The last frame of a stream that failed; a raw event that was cut off is ended first."""
         return (b"\n\n" if self._inside_raw else b"") + self._dialect.failure(error)
 
+    @property
+    def last_event_at(self) -> float | None:
+        return self._meter.last_event_at
+
     # -- events
 
     def _read(self, events: list[Event]) -> None:
@@ -100,7 +105,7 @@ class Frames:
                 self._comment(event.data)
                 continue
             self.parsed += 1
-            self.last_event_at = self._clock()
+            self._meter.last_event_at = self._clock()
             if event.kind is Kind.ERROR_FIELD or event.name == b"error":
                 said = mended(event.data) or {"message": event.data.decode(errors="replace")}
                 error = said.get("error") or said
@@ -122,14 +127,13 @@ class Frames:
             self.sentinel = True
             self.terminal = b"data: %b\n\n" % payload
             return
-        for template in self._templates:
-            text = template.text_of(payload)
+        for express in self._known:
+            text = express.template.text_of(payload)
             if text is not None:
-                if template is not self._templates[0]:
-                    others = (other for other in self._templates if other is not template)
-                    self._templates = (template, *others)
+                if express is not self._known[0]:
+                    self._known = (express, *(other for other in self._known if other is not express))
                 self._meter.deltas += 1
-                self._out.delta(template, text)
+                self._out.delta(express.template, text)
                 return
         chunk = parsed(payload)
         if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
@@ -170,8 +174,8 @@ class Frames:
         """Take the short way from the next chunk on that differs from this one in its text alone."""
         template = Template.learn(payload, chunk, self._dialect, name)
         if template is not None:
-            others = (known for known in self._templates if known.kind != template.kind)
-            self._templates = (template, *others)
+            others = (known for known in self._known if known.template.kind != template.kind)
+            self._known = (Express(template, self._out, self._meter, self._clock), *others)
 
     def _is_whole(self, event: Event) -> bool:
         """Whether an event without its blank line was not cut off on the way."""

@@ -22,11 +22,20 @@ _MOST_TOKENS = 1 << 53
 
 
 class Meter:
-    __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "parts", "prompt_tokens")
+    __slots__ = (
+        "cached_tokens",
+        "completion_tokens",
+        "deltas",
+        "exact",
+        "last_event_at",
+        "parts",
+        "prompt_tokens",
+    )
 
     def __init__(self, parts: int = 1) -> None:
         self.parts = parts
         self.deltas = 0
+        self.last_event_at: float | None = None
         self.exact = False
         self.prompt_tokens = 0
         self.cached_tokens = 0

@@ -188,6 +188,11 @@ class Relay:
         except Exception as error:
             self.crashed(error)
 
+    @property
+    def express(self) -> Callable[[bytes], bool] | None:
+        express = self._frames.express
+        return express.take if express is not None else None
+
     def read_over(self) -> None:
         try:
             self._out.hand_over()

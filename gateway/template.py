@@ -13,29 +13,28 @@ backslash is its own JSON form and is not even decoded.
 
 from __future__ import annotations
 
-import re
-
 import orjson
 
 from gateway.chunks import Chunk
 from gateway.dialects import Dialect
 
-__all__ = ["Template"]
+__all__ = ["OWN_JSON_FORM", "Template"]
 
 _MARKER = "\u2063slotgate\u2063"
 _MARKER_JSON = orjson.dumps(_MARKER)
-_own_json_form = re.compile(rb"[ !#-\[\]-~]+").fullmatch
+OWN_JSON_FORM = bytes(byte if 32 <= byte < 127 and byte not in b'"\\' else 255 - byte for byte in range(256))
+"""A table for `bytes.translate`: what it leaves as it is can stand in a JSON string as it is, and does."""
 
 
 class Template:
     __slots__ = (
-        "_event_head",
-        "_event_tail",
         "_head",
         "_inside",
         "_lead_length",
         "_overhead",
         "_tail",
+        "event_head",
+        "event_tail",
         "kind",
         "prefix",
         "suffix",
@@ -52,9 +51,9 @@ class Template:
         self._tail = tail
         self._overhead = len(head) + len(tail)
         self._lead_length = len(lead)
-        self._event_head = lead + head
-        self._event_tail = tail + b"\n\n"
-        self._inside = slice(len(self._event_head), -len(self._event_tail))
+        self.event_head = lead + head
+        self.event_tail = tail + b"\n\n"
+        self._inside = slice(len(self.event_head), -len(self.event_tail))
 
     def __repr__(self) -> str:
         return f"<Template {self.kind} {self._overhead} bytes>"
@@ -84,10 +83,10 @@ class Template:
 
         In JSON form without the quotes; None if the event is not of this template.
         """
-        if not event.startswith(self._event_head) or not event.endswith(self._event_tail):
+        if not event.startswith(self.event_head) or not event.endswith(self.event_tail):
             return None
         text = event[self._inside]
-        if _own_json_form(text):  # not so if head and tail overlap: that leaves nothing between them
+        if text and text.translate(OWN_JSON_FORM) == text:  # nothing is between a head and tail that overlap
             return text
         return self._text(event[self._lead_length : -2])
 
@@ -101,7 +100,7 @@ class Template:
         if len(payload) <= self._overhead:
             return None
         text = payload[len(self._head) : -len(self._tail)]
-        return text if _own_json_form(text) else _canonical(text)
+        return text if text.translate(OWN_JSON_FORM) == text else _canonical(text)
 
     def frame(self, text: bytes) -> bytes:
         return self.prefix + text + self.suffix

@@ -22,6 +22,8 @@ _MOST_ANSWER = 64 * 1024
 class Visit:
     """Times are of `time.monotonic`, in seconds."""
 
+    express = None
+
     def __init__(self) -> None:
         self.began_at = time.monotonic()
         self.over = asyncio.Event()

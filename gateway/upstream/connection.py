@@ -57,6 +57,14 @@ class Sink(Protocol):
     def read_over(self) -> None:
         """All that one read brought has been pushed; more reads may follow."""
 
+    @property
+    def express(self) -> Callable[[bytes], bool] | None:
+        """What may be offered a read before the parser sees it, until the parser has seen another.
+
+        It is called with reads that begin where a chunk begins. True: that was exactly one chunk, and all
+        that there was to do with it is done.
+        """
+
     def ended(self, end: End) -> None:
         """The exchange is over; nothing follows."""
 
@@ -79,7 +87,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.received_bytes = False
         """Whether any byte of the current response has come."""
         self.exchanges = 0
-        self.reads = 0
+        self.heard = False
+        """Whether anything has come since this was set to False."""
         self._transport: asyncio.Transport | None = None
         self._sink: Sink | None = None
         self._in_head = True
@@ -88,6 +97,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._push: Callable[[bytes], None] = _ignored
         """Where the body of the current response goes."""
+        self._express: Callable[[bytes], bool] | None = None
+        self._between_chunks = False
         self._reading = True
 
     def __repr__(self) -> str:
@@ -150,7 +161,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self.reads += 1
+        self.heard = True
+        express = self._express
+        if express is not None and express(data):
+            return
         parser = self._parser
         if parser is None:
             self.close()  # bytes that nobody asked for
@@ -167,6 +181,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._head_goes_on(len(data))
         if self._sink is not None:
             self._sink.read_over()
+            # Not so within the size of the next chunk, of which nothing may have been read.
+            offered = self._between_chunks and data.endswith(b"\r\n")
+            self._express = self._sink.express if offered else None
         if len(data) >= BURST_BYTES:
             self._let_others_in()
 
@@ -204,8 +221,14 @@ class UpstreamConnection(asyncio.Protocol):
                 untrue.add(b"content-length")  # it counts what was deflated
         self._sink.head(status, [pair for pair in self._headers if pair[0] not in untrue])
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
     def on_body(self, data: bytes) -> None:
         self._push(data)
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
 
     def on_message_complete(self) -> None:
         if self.state is not State.RECEIVING:
@@ -246,6 +269,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _end(self, end: End, state: State = State.CLOSED) -> None:
         sink, self._sink, self._parser = self._sink, None, None
         self._push = _ignored
+        self._express = None
         self.state = state
         if sink is not None:
             sink.ended(end)

@@ -112,8 +112,6 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._connections: set[UpstreamConnection] = set()
         self._idle: dict[UpstreamConnection, asyncio.TimerHandle] = {}
         """What may be used again, and the timer that ends each."""
-        self._reads: dict[UpstreamConnection, int] = {}
-        """How often each had received something when `heard` was asked last."""
 
     def __repr__(self) -> str:
         return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
@@ -130,8 +128,10 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
 
     def heard(self) -> bool:
         """Whether anything has come, on a connection that is open, since this was asked last."""
-        before, self._reads = self._reads, {connection: connection.reads for connection in self._connections}
-        return any(reads > before.get(connection, 0) for connection, reads in self._reads.items())
+        heard = [connection for connection in self._connections if connection.heard]
+        for connection in heard:
+            connection.heard = False
+        return bool(heard)
 
     def move_to(self, address: Address) -> None:
         """New connections go there; those that are open end by themselves."""
@@ -231,6 +231,8 @@ class _Stale(Exception):
 
 class _Body(httpx.AsyncByteStream):
     """The sink of an answer that is read whole, and httpx's view of its body."""
+
+    express = None
 
     def __init__(self, transport: UpstreamTransport, connection: UpstreamConnection) -> None:
         self.started: asyncio.Future[tuple[int, Headers]] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,178 @@
+"""One stream in memory: from the read callback of `gateway.upstream` to the writes on its client's socket.
+
+Everything between is the gateway's own. What stands in for the sockets takes everything at once, and keeps or
+counts it; a test may let the client be slow, or its connection fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self, cast
+
+from starlette.types import Message
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from admission import Demand, Lease
+from gateway.buffers import BufferBudget
+from gateway.chunk_writer import ChunkWriter
+from gateway.chunks import Identity
+from gateway.context import RequestContext
+from gateway.dialects import ChatDialect, FrameOptions
+from gateway.downstream import Downstream
+from gateway.frames import Frames
+from gateway.metering import Meter
+from gateway.relay import Relay
+from gateway.upstream import Exchange, Outgoing, UpstreamTransport
+from gateway.upstream.connection import Sink, UpstreamConnection
+
+__all__ = ["CHUNKED", "Line"]
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Line:
+    """`async with` it. Belongs to the running event loop."""
+
+    def __init__(self, *, keep: bool = False, write_now: bool = True) -> None:
+        """`keep`: what the client gets. `write_now`: whether the server offers a plain write."""
+        loop = asyncio.get_running_loop()
+        self.client = Client(keep=keep)
+        self.meter = Meter()
+        self.out = Downstream(
+            self.client.send,
+            loop,
+            headers=list,
+            buffer_limit=1 << 20,
+            budget=BufferBudget(1 << 20),
+            tenant="t",
+            merge=True,
+            write_now=self.client.writer if write_now else None,
+        )
+        dialect = ChatDialect(Identity("chatcmpl-1", 1, "public"), self.meter, FrameOptions())
+        self.frames = Frames(dialect, self.out, self.meter, loop.time)
+        self.relay = Relay(
+            Lease(
+                Demand("t", "public"),
+                pool_name="backend",
+                clock=loop.time,
+                on_cost=lambda _: None,
+                on_release=lambda _: None,
+            ),
+            self.frames,
+            self.out,
+            RequestContext(id="1", began_at=0.0),
+            grace_s=1.0,
+            scrub=bytes,
+            loop=loop,
+        )
+        self._backend = _Backend(loop)
+        self.connection = self._backend.connection
+        self.read = self.connection.data_received
+        """What the event loop calls when bytes of the backend have come."""
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return f"<Line {self.relay!r}>"
+
+    async def __aenter__(self) -> Self:
+        self.relay.start(cast("UpstreamTransport", self._backend), Outgoing(b"", ()))
+        self.pump: asyncio.Task[None] = self._loop.create_task(self.out.pump(lambda: self.relay.over))
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.relay.close()
+        self.out.wake()
+        if kind is not None:
+            self.pump.cancel()
+        elif not self.pump.done():
+            await self.pump
+
+    async def settle(self) -> None:
+        """Let the request's task do what a read has left to it."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+class Client:
+    """Its connection, as far as `ChunkWriter` asks uvicorn for it."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.write_paused = False
+        self.disconnected = False
+        self.response_complete = False
+        self.chunked_encoding = True
+        self.error: Exception | None = None
+        """What the next write fails with."""
+        self.pieces = 0
+        self.sent = 0
+        """Of them, by `send`."""
+        self.kept: list[bytes] | None = [] if keep else None
+        """Chunk by chunk, each with its size line."""
+        self.writer = ChunkWriter(
+            cast("RequestResponseCycle", self), cast("FlowControl", self), self._transport_write
+        )
+
+    @property
+    def body(self) -> bytes:
+        """All of it, its chunks undone."""
+        return b"".join(map(_unchunked, self.kept or ()))
+
+    async def send(self, message: Message) -> None:
+        body = message.get("body", b"")
+        if body:
+            self.sent += 1
+            self._took(b"%x\r\n%b\r\n" % (len(body), body))
+
+    def _transport_write(self, chunk: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        self._took(chunk)
+
+    def _took(self, chunk: bytes) -> None:
+        self.pieces += 1
+        if self.kept is not None:
+            self.kept.append(chunk)
+
+
+def _unchunked(chunk: bytes) -> bytes:
+    size, _, rest = chunk.partition(b"\r\n")
+    piece = rest[: int(size, 16)]
+    assert chunk == b"%x\r\n%b\r\n" % (len(piece), piece), f"not one chunk: {chunk!r}"
+    return piece
+
+
+class _Backend:
+    """An upstream transport whose connection is read from by calling it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.connection = UpstreamConnection(loop)
+        self.connection.connection_made(_Socket())
+
+    async def open(self, _: Outgoing, sink: Sink) -> Exchange:
+        self.connection.send(b"", (), sink)
+        return Exchange(self.connection)
+
+
+class _Socket(asyncio.Transport):
+    def write(self, data: object) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
