@@ -85,7 +85,7 @@ class Downstream:
         self._full = False
         self._stopped = False
         self._failure: Exception | None = None
-        self._blocked: tuple[_Continued, bool] | None = None
+        self._blocked: _Continued | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -137,30 +137,17 @@ class Downstream:
         waiter = self._waiter
         if not self.unread or waiter is None or waiter.done():
             return
-        if self._headers is not None or self._stopped:
+        if self._stopped:
             waiter.set_result(None)
             return
         body = self._take()
         more = not self.closing or self.unread > 0
-        if more and self._write_now is not None and self._write_now.piece(body):
+        if self._headers is None and more and self._write_now is not None and self._write_now.piece(body):
             self._delivered(more=True)
-            if self.unread:
-                waiter.set_result(None)
-            return
-        sending = self._send({"type": "http.response.body", "body": body, "more_body": more})
-        try:
-            waiting_for = sending.send(None)
-        except StopIteration:
-            self._delivered(more=more)
-            if self.unread:
-                waiter.set_result(None)
-        except Exception as error:
-            self._reopen()
-            self.fail(error)
         else:
-            self.sending_since = self._loop.time()
-            self._blocked = _Continued(sending, waiting_for), more
-            waiter.set_result(None)
+            self._step(self._deliver(body, more=more))
+        if self.unread or self._blocked is not None:
+            self.wake()
 
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
@@ -190,7 +177,8 @@ class Downstream:
         while True:
             try:
                 if self._blocked is not None:
-                    await self._unblock(*self._blocked)
+                    blocked, self._blocked = self._blocked, None
+                    await blocked
                 while self.unread and not self._stopped:
                     await self._flush()
             except Exception:
@@ -263,11 +251,17 @@ class Downstream:
         body = self._take()
         await self._deliver(body, more=not self.closing or self.unread > 0)
 
-    async def _unblock(self, blocked: _Continued, more: bool) -> None:
-        """Wait for the `send` that `hand_over` could not finish."""
-        self._blocked = None
-        await blocked
-        self._delivered(more=more)
+    def _step(self, sending: Coroutine[Any, Any, None]) -> None:
+        """As far as it gets without waiting."""
+        try:
+            waiting_for = sending.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._reopen()
+            self.fail(error)
+        else:
+            self._blocked = _Continued(sending, waiting_for)
 
     def _delivered(self, *, more: bool) -> None:
         """A `send` has returned."""

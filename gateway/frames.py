@@ -52,6 +52,8 @@ class Frames:
         self.express: Express | None = None
         """The way of the next read, if it begins an event and is what it is likely to be."""
         self._known: tuple[Express, ...] = ()
+        self._lesson: tuple[bytes, Chunk, bytes] | None = None
+        """What the last chunk that took the general path was parsed from, and the name of its event."""
         self._inside_raw = False
 
     def __repr__(self) -> str:
@@ -68,9 +70,24 @@ class Frames:
                 self._out.delta(express.template, text)
                 return True
         self._read(self._parser.feed(body))
-        aligned = not self._parser.pending and not self.sentinel and self.error is None
-        self.express = self._known[0] if aligned and self._known else None
+        self._foresee()
         return False
+
+    @property
+    def curious(self) -> bool:
+        """Whether there is something to learn, which can wait until what was read has left."""
+        return self._lesson is not None
+
+    def learn(self) -> None:
+        """Take the short way from now on for what differs from the last chunk in its text alone."""
+        if self._lesson is not None:
+            payload, chunk, name = self._lesson
+            self._lesson = None
+            template = Template.learn(payload, chunk, self._dialect, name)
+            if template is not None:
+                others = (known for known in self._known if known.template.kind != template.kind)
+                self._known = (Express(template, self._out, self._meter, self._clock), *others)
+                self._foresee()
 
     def finish(self) -> None:
         """The body has ended. What stands without its blank line is read if it is whole."""
@@ -97,8 +114,13 @@ class Frames:
 
     # -- events
 
+    def _foresee(self) -> None:
+        aligned = not self._parser.pending and not self.sentinel and self.error is None
+        self.express = self._known[0] if aligned and self._known else None
+
     def _read(self, events: list[Event]) -> None:
         for event in events:
+            self.learn()  # from the one before it in this read
             if self.sentinel or self.error is not None:
                 return
             if event.kind is Kind.COMMENT:
@@ -159,7 +181,7 @@ class Frames:
             if self.first_output_at is None:
                 self.first_output_at = self._clock()
         if dialect.learns():
-            self._learn(payload, name, chunk)
+            self._lesson = payload, chunk, name
         if dialect.ends(chunk):
             self.sentinel = True
             self.terminal = b"".join(map(dialect.frame, dialect.take(chunk)))
@@ -169,13 +191,6 @@ class Frames:
     def _put(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             self._out.put(self._dialect.frame(chunk))
-
-    def _learn(self, payload: bytes, name: bytes, chunk: Chunk) -> None:
-        """Take the short way from the next chunk on that differs from this one in its text alone."""
-        template = Template.learn(payload, chunk, self._dialect, name)
-        if template is not None:
-            others = (known for known in self._known if known.template.kind != template.kind)
-            self._known = (Express(template, self._out, self._meter, self._clock), *others)
 
     def _is_whole(self, event: Event) -> bool:
         """Whether an event without its blank line was not cut off on the way."""

@@ -176,6 +176,8 @@ class Relay:
                 frames = self._frames
                 if frames.feed(data):
                     return  # one more plain delta
+                if frames.curious:
+                    self._loop.call_soon(self._learn)
                 if frames.parsed and not self._lease.delivered:
                     self._lease.delivered = True
                     self._on_answer()
@@ -214,6 +216,10 @@ class Relay:
             self._fail(_cut_short(end), Outcome.ABANDONED)
 
     # -- mechanism
+
+    @_guarded
+    def _learn(self) -> None:
+        self._frames.learn()
 
     def _refusal(self) -> GatewayError:
         """What the answer that is no stream says, as far as it has come."""

@@ -179,11 +179,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail()
         if self._in_head:
             self._head_goes_on(len(data))
-        if self._sink is not None:
-            self._sink.read_over()
+        sink = self._sink
+        if sink is not None:
+            sink.read_over()
             # Not so within the size of the next chunk, of which nothing may have been read.
             offered = self._between_chunks and data.endswith(b"\r\n")
-            self._express = self._sink.express if offered else None
+            self._express = sink.express if offered and self._sink is sink else None
         if len(data) >= BURST_BYTES:
             self._let_others_in()
 

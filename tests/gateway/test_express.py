@@ -13,6 +13,7 @@ from gateway.downstream import Downstream
 from gateway.errors import ClientGone
 from gateway.frames import Frames
 from gateway.relay import Relay, RelayState
+from gateway.upstream.connection import State
 from tests.support.chat_chunks import PLAIN, texts
 from tests.support.notation import DONE
 from tests.support.sse import FrameReader, text_of
@@ -29,20 +30,23 @@ def chunk(body: bytes, size: str = "%x") -> bytes:
     return (size % len(body)).encode() + b"\r\n" + body + b"\r\n"
 
 
-FIRST = chunk(event("first"))
+BEGINNING = [event("first"), event("clear")]
+"""A template is learnt from the first, and the second is the first to be foreseen."""
+FIRST, CLEAR = map(chunk, BEGINNING)
 NO_MORE = b"0\r\n\r\n"
 
 
 def on_a_line(
     work: Callable[[Line], Awaitable[None]], *, write_now: bool = True, head: bytes = CHUNKED
 ) -> Line:
-    """A stream whose first delta has come, in which `work` is done."""
+    """A stream that is in full course, in which `work` is done."""
 
     async def main() -> Line:
         async with Line(keep=True, write_now=write_now) as line:
             line.read(head)
-            line.read(FIRST if head == CHUNKED else event("first"))
-            await line.settle()
+            for body in BEGINNING:
+                line.read(chunk(body) if head == CHUNKED else body)
+                await line.settle()
             await work(line)
         return line
 
@@ -88,9 +92,9 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
             assert line.client.pieces == before + 1, "before anything else runs"
 
     line = on_a_line(main)
-    assert fed == [event("first")], "only the first one was looked at closely"
-    assert line.meter.deltas == 4
-    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][1:] == [
+    assert fed == BEGINNING, "nothing else was looked at closely"
+    assert line.meter.deltas == 5
+    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == [
         "b",
         " longer",
         "x" * 128,
@@ -118,7 +122,7 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
 )
 def test_anything_else_takes_the_long_way(read: bytes, fed: list[bytes]) -> None:
     given_reads(read)
-    assert len(fed) > 1 or read == NO_MORE, "it was looked at"
+    assert len(fed) > len(BEGINNING) or read == NO_MORE, "it was looked at"
     the_same_on_both_ways(read)
 
 
@@ -163,9 +167,9 @@ def test_what_looks_like_a_chunk_inside_a_chunk_is_not_one() -> None:
 
 
 def test_a_body_without_chunks_may_hold_what_looks_like_one() -> None:
-    body = [event("first"), event("b") + b"\r\n", PLAIN_CHUNK, DONE]
+    body = [*BEGINNING, event("b") + b"\r\n", PLAIN_CHUNK, DONE]
     head = LENGTH % len(b"".join(body))
-    line = the_same_on_both_ways(*body[1:], head=head)
+    line = the_same_on_both_ways(*body[2:], head=head)
     assert line.relay.state is RelayState.SUCCEEDED, "every byte was counted"
 
 
@@ -198,7 +202,7 @@ def test_the_next_exchange_of_a_connection_is_not_offered_to_the_last_one(
 
     monkeypatch.setattr(Relay, "express", property(lambda _: refused))
     on_a_line(main)
-    assert offered == [PLAIN_CHUNK, chunk(DONE) + NO_MORE]
+    assert offered == [CLEAR, PLAIN_CHUNK, chunk(DONE) + NO_MORE]
 
 
 def test_nothing_overtakes_what_waits_for_a_slow_client() -> None:
@@ -225,7 +229,7 @@ def test_a_keep_alive_does_not_close_the_lane_for_good(fed: list[bytes]) -> None
         line.read(chunk(event("c")))
 
     line = on_a_line(main)
-    assert fed == [event("first"), event("b")]
+    assert fed == [*BEGINNING, event("b")]
     assert line.client.body.index(b"something else") < line.client.body.index(b'"b"')
     assert line.client.body.index(b'"b"') < line.client.body.index(b'"c"')
 
@@ -282,5 +286,15 @@ def test_a_write_that_fails_is_the_request_s_error() -> None:
         with pytest.raises(RuntimeError, match="closed"):
             await line.pump
         assert line.out.express is None, "nothing more takes this way"
+
+    on_a_line(main)
+
+
+def test_a_write_that_fails_on_the_long_way_ends_the_exchange_within_its_read() -> None:
+    async def main(line: Line) -> None:
+        line.client.error = RuntimeError("the transport is closed")
+        line.read(chunk(event("é")))
+        assert line.relay.error is not None
+        assert [line.relay.error.code, line.connection.state] == ["internal_error", State.CLOSED]
 
     on_a_line(main)

@@ -56,6 +56,7 @@ class ChatStream:
     def feed(self, *bodies: bytes) -> None:
         for body in bodies:
             self.frames.feed(body)
+            self.frames.learn()
 
     @contextmanager
     def client_behind(self) -> Iterator[None]:
