@@ -32,18 +32,23 @@ def _ratio(name: str, to: str) -> Figure:
     return lambda samples, peer: samples.ratio(peer, name, to)
 
 
+def _beside(name: str, beside: str) -> Figure:
+    return lambda samples, peer: samples.ratio_beside(peer, name, beside)
+
+
 def _gateways_only(figure: Figure) -> Figure:
     return lambda samples, peer: None if peer == DIRECT else figure(samples, peer)
 
 
 COLUMNS = (
     Column("CPU µs/token", _gateways_only(_plain("cpu_us")), 1),
-    Column(f"× {REFERENCE}", _gateways_only(_ratio("cpu_us", REFERENCE)), 2),
+    Column(f"× {REFERENCE}", _beside("cpu_us", "reference_cpu_us"), 2),
     Column("wait µs/token", _gateways_only(_plain("wait_us")), 1),
     Column("+ latency p50 µs", _added("latency_p50_us")),
     Column("+ latency p99 µs", _added("latency_p99_us")),
     Column("+ TTFT p50 ms", _added("ttft_p50_ms"), 2),
     Column("+ TTFT p95 ms", _added("ttft_p95_ms"), 2),
+    Column(f"TTFT × {REFERENCE}", _gateways_only(_ratio("ttft_p50_ms", REFERENCE)), 2),
     Column("saturated tokens/s", _plain("saturated")),
     Column("× direct", _ratio("saturated", DIRECT), 2),
     Column("llama-server, share", _ratio("real", DIRECT), 3),

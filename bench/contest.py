@@ -1,7 +1,9 @@
 """The course of a benchmark: everybody is started, then round after round each has its turn.
 
-The order of the turns rotates from round to round, so that nobody always follows the same neighbour, and
-what a noisy machine does to one round it does to all. Memory is measured on a fresh process each.
+The order of the turns rotates from round to round, so that nobody always follows the same neighbour. What a
+noisy machine does changes within seconds: so the CPU time of a token is measured twice in each turn, of the
+gateway and of nginx just before or after it, and what is compared is that. Memory is measured on a fresh
+process each.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from bench.plan import Plan
 from bench.ports import free_port
 from bench.priority import undisturbed
 from bench.process import Child
-from bench.samples import DIRECT, Samples
+from bench.samples import DIRECT, REFERENCE, Samples
 from bench.stream import Target
 
 __all__ = ["Contest"]
@@ -48,11 +50,13 @@ class Contest:
             direct = Contestant(DIRECT, Target(port), child)
             await answers(direct)
             async with AsyncExitStack() as started:
-                everybody = [direct, *await self._start(started, port)]
+                gateways = await self._start(started, port)
+                reference = next((one for one in gateways if one.name == REFERENCE), None)
                 for number in range(self._plan.rounds):
-                    for contestant in _rotated(everybody, number):
+                    for contestant in _rotated([direct, *gateways], number):
                         self._say(f"round {number + 1} of {self._plan.rounds}: {contestant.name}")
-                        await self._turn(contestant, direct)
+                        beside = reference if contestant is not direct else None
+                        await self._turn(contestant, direct, beside, reference_first=number % 2 == 0)
             if self._plan.slow_streams:
                 await self._memory(port)
         finally:
@@ -71,25 +75,43 @@ class Contest:
 
     # -- turns
 
-    async def _turn(self, contestant: Contestant, direct: Contestant) -> None:
+    async def _turn(
+        self,
+        contestant: Contestant,
+        direct: Contestant,
+        reference: Contestant | None,
+        *,
+        reference_first: bool,
+    ) -> None:
         plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
         streams = max(1, plan.streams // contestant.fraction)
+        pair = [contestant] if reference is None else [contestant, reference]
+        if reference_first:
+            pair.reverse()
         try:
-            with undisturbed([os.getpid(), *direct.family(), *contestant.family()]):
-                paced = await load.paced(
-                    contestant.target,
-                    upstream,
-                    contestant.usage,
-                    streams=streams,
-                    pace=plan.pace,
-                    settle_s=plan.settle_s,
-                    window_s=plan.window_s,
-                )
-                samples.add(name, "cpu_us", paced.usage.ran_ns / max(paced.tokens, 1) / 1e3)
-                samples.add(name, "wait_us", paced.usage.waited_ns / max(paced.tokens, 1) / 1e3)
-                samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
-                samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
-                samples.add(name, "delivered", paced.tokens / (streams * plan.pace * plan.window_s))
+            with undisturbed([os.getpid(), *(pid for one in [direct, *pair] for pid in one.family())]):
+                paced = [
+                    await load.paced(
+                        one.target,
+                        upstream,
+                        one.usage,
+                        streams=streams,
+                        pace=plan.pace,
+                        settle_s=plan.settle_s,
+                        window_s=plan.window_s,
+                    )
+                    for one in pair
+                ]
+                if reference_first:
+                    paced.reverse()
+                own = paced[0]
+                samples.add(name, "cpu_us", own.cpu_us)
+                if reference is not None:
+                    samples.add(name, "reference_cpu_us", paced[1].cpu_us)
+                samples.add(name, "wait_us", own.usage.waited_ns / max(own.tokens, 1) / 1e3)
+                samples.add(name, "latency_p50_us", percentile(own.latencies_ns, 50) / 1e3)
+                samples.add(name, "latency_p99_us", percentile(own.latencies_ns, 99) / 1e3)
+                samples.add(name, "delivered", own.tokens / (streams * plan.pace * plan.window_s))
                 took = await load.first_tokens(
                     contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
                 )

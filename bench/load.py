@@ -30,6 +30,11 @@ class Paced:
     usage: Usage
     latencies_ns: Sequence[int]
 
+    @property
+    def cpu_us(self) -> float:
+        """Of a token, in microseconds."""
+        return self.usage.ran_ns / max(self.tokens, 1) / 1e3
+
 
 async def paced(
     target: Target,

@@ -14,12 +14,12 @@ class Plan:
     pace: int = 50
     """Tokens a second of each stream."""
     settle_s: float = 0.5
-    window_s: float = 4.0
+    window_s: float = 1.5
     first_tokens: int = 200
     """Requests, one after the other, for the time to the first token; fewer if they take too long."""
-    first_tokens_limit_s: float = 3.0
+    first_tokens_limit_s: float = 1.5
     saturated_streams: int = 8
-    saturated_s: float = 2.0
+    saturated_s: float = 1.0
     slow_streams: tuple[int, ...] = (200, 1000)
     real_rounds: int = 5
     real_streams: int = 4
@@ -27,11 +27,11 @@ class Plan:
     """Of each stream, from a real llama-server with a tiny model."""
 
 
-FULL = Plan(rounds=5)
+FULL = Plan(rounds=9)
 QUICK = Plan(
     rounds=3,
     settle_s=0.3,
-    window_s=1.2,
+    window_s=0.8,
     first_tokens=50,
     first_tokens_limit_s=0.5,
     saturated_s=0.5,

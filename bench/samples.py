@@ -39,6 +39,10 @@ class Samples:
     def ratio(self, peer: str, figure: str, to: str) -> Summary | None:
         return summary(ratios(self.of(peer, figure), self.of(to, figure)))
 
+    def ratio_beside(self, peer: str, figure: str, beside: str) -> Summary | None:
+        """To what another figure of the same gateway was in the same turn."""
+        return summary(ratios(self.of(peer, figure), self.of(peer, beside)))
+
     def added(self, peer: str, figure: str) -> Summary | None:
         """What it is more than direct, round by round; of direct itself, all of it."""
         if peer == DIRECT:

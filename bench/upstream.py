@@ -3,7 +3,8 @@
 What a request's text says is what it gets: `pace=50 tokens=8` is eight tokens, one every 20 ms; `pace=0` is
 as fast as the client takes them, `tokens=0` as many as there are until `POST /end`, which ends all streams in
 good order. Every token is one HTTP chunk and one write. The streams of one pace are spread evenly over its
-interval (timers have a resolution of a millisecond), so tokens come one by one: the dearest way.
+interval, whenever each began (timers have a resolution of a millisecond), so tokens come one by one: the
+dearest way, and the same for everybody.
 
 `/health`, `/props`, `/slots` and `/v1/models` answer as llama-server does.
 """
@@ -130,7 +131,8 @@ class Connection(asyncio.Protocol):
         self._streams.open.add(self)
         self._write(_STREAM_HEAD + ROLE)
         if pace:
-            self._next_at = self._loop.time() + self._streams.phase() * self._interval_s
+            now = self._loop.time()
+            self._next_at = now - now % self._interval_s + (1 + self._streams.phase()) * self._interval_s
             self._next = self._loop.call_at(self._next_at, self._tick)
         else:
             self._burst()

@@ -34,12 +34,13 @@ def test_a_cell_is_the_median_and_the_range() -> None:
     samples = Samples()
     for value in (1.25, 3.0, 2.0):
         samples.add("nginx", "cpu_us", value)
+        samples.add("nginx", "reference_cpu_us", 2.0)
     samples.add(DIRECT, "cpu_us", 0.0)
     samples.add("envoy", "idle_mib", 60.0)
     titles, body = rows(samples)
     assert titles == ["", "CPU µs/token", "× nginx", "idle MiB"]
     assert body == [
-        ["nginx", "2.0 (1.2…3.0)", "1.00", "-"],
+        ["nginx", "2.0 (1.2…3.0)", "1.00 (0.62…1.50)", "-"],
         [DIRECT, "-", "-", "-"],
         ["envoy", "-", "-", "60"],
     ]
