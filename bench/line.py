@@ -35,8 +35,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encod
 class Line:
     """`async with` it. Belongs to the running event loop."""
 
-    def __init__(self, *, keep: bool = False, write_now: bool = True) -> None:
-        """`keep`: what the client gets. `write_now`: whether the server offers a plain write."""
+    def __init__(self, *, keep: bool = False, direct: bool = True) -> None:
+        """`keep`: what the client gets. `direct`: whether the server offers a plain write."""
         loop = asyncio.get_running_loop()
         self.client = Client(keep=keep)
         self.meter = Meter()
@@ -48,7 +48,7 @@ class Line:
             budget=BufferBudget(1 << 20),
             tenant="t",
             merge=True,
-            write_now=self.client.writer if write_now else None,
+            writer=self.client.writer if direct else None,
         )
         dialect = ChatDialect(Identity("chatcmpl-1", 1, "public"), self.meter, FrameOptions())
         self.frames = Frames(dialect, self.out, self.meter, loop.time)
@@ -116,6 +116,19 @@ class Client:
         self.writer = ChunkWriter(
             cast("RequestResponseCycle", self), cast("FlowControl", self), self._transport_write
         )
+
+    def pause(self) -> None:
+        """It is behind: what is written is kept by its connection, which has enough."""
+        self.write_paused = True
+        self.writer.judge()
+
+    def resume(self) -> None:
+        self.write_paused = False
+        self.writer.judge()
+
+    def leave(self) -> None:
+        self.disconnected = True
+        self.writer.judge()
 
     @property
     def body(self) -> bytes:

@@ -4,8 +4,7 @@ Frames are put from callbacks, as the upstream makes them, and never wait for th
 task sits in `pump`, which sends what is there and sleeps until there is more. While it sleeps, `hand_over`
 sends from within the callback itself: it takes the one step of `send` that writes to the socket, and only if
 that step would wait (the client is slow) does the task wake and wait in its place. So a token costs no
-switch between tasks. Where the server offers a plain write (`slotgate.write`), that is the step; and while
-nothing waits here, `express` is that write for the one who knows what to do with it.
+switch between tasks. Where the server offers a plain write (`slotgate.write`), that is the step.
 
 While one `send` has not returned the client is behind: plain text deltas of one template are then merged
 into one frame, and when `buffer_limit` bytes are unread the upstream is told to pause.
@@ -50,9 +49,11 @@ class Downstream:
         budget: BufferBudget,
         tenant: str,
         merge: bool,
-        write_now: ChunkWriter | None = None,
+        writer: ChunkWriter | None = None,
     ) -> None:
-        """`write_now`, where the server has it, writes a piece of the body at once or returns False."""
+        """`writer`, where the server has it, writes without a detour. It is open while all that was put has
+        been sent: whoever then writes for himself overtakes nothing."""
+        self.writer = writer
         self.unread = 0
         """Bytes put and not yet handed to `send`."""
         self.committed = False
@@ -62,9 +63,6 @@ class Downstream:
         """Whether the end of the body has been handed to `send`."""
         self.sending_since: float | None = None
         """When the `send` under way began; None while none is."""
-        self.express: Callable[[bytes], bool] | None = None
-        """Writes a chunk of the body, its size line and all, or returns False. There only while a response is
-        under way of which all that was put has been sent."""
         self.on_cut: Callable[[], None] = _nothing
         """All streams together hold too much, and this one has to go."""
         self.holding = Holding(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
@@ -76,9 +74,6 @@ class Downstream:
         self._limit = buffer_limit
         self._budget = budget
         self._merge = merge
-        self._write_now = write_now
-        self._lane: Callable[[bytes], bool] | None = None
-        """What `express` is when the way is free; None before the response has begun."""
         self._frames: deque[bytes] = deque()
         self._run: Template | None = None
         self._run_text = bytearray()
@@ -118,7 +113,7 @@ class Downstream:
         if last and not self.closing:
             self.put(last)
         self.closing = True
-        self.express = None
+        self._shut()
         self.wake()
 
     def discard(self) -> None:
@@ -142,7 +137,7 @@ class Downstream:
             return
         body = self._take()
         more = not self.closing or self.unread > 0
-        if self._headers is None and more and self._write_now is not None and self._write_now.piece(body):
+        if self._headers is None and more and self.writer is not None and self.writer.piece(body):
             self._delivered(more=True)
         else:
             self._step(self._deliver(body, more=more))
@@ -152,13 +147,13 @@ class Downstream:
     def stop(self) -> None:
         """Nobody reads any more: `pump` ends with `ClientGone`."""
         self._stopped = True
-        self.express = None
+        self._shut()
         self.wake()
 
     def fail(self, error: Exception) -> None:
         """A callback failed, and nobody called it who could be told: `pump` raises its error."""
         self._failure = self._failure or error
-        self.express = None
+        self._shut()
         self.wake()
 
     def wake(self) -> None:
@@ -206,13 +201,17 @@ class Downstream:
 
     def _grew(self, size: int) -> None:
         self.committed = True
-        self.express = None
+        self._shut()
         self.unread += size
         if self.unread > GUARANTEED_BYTES:
             self._budget.hold(self.holding, self.unread)
         if self.unread > self._limit and not self._full:
             self._full = True
             self.on_full()
+
+    def _shut(self) -> None:
+        if self.writer is not None:
+            self.writer.shut()
 
     def _reopen(self) -> None:
         """Sending failed: another end has to be put, and of the one before nothing may be sent."""
@@ -267,15 +266,16 @@ class Downstream:
         """A `send` has returned."""
         self.sending_since = None
         self.complete = not more
-        if not (self.unread or self.closing or self._stopped or self._failure):
-            self.express = self._lane
+        busy = self.unread or self.closing or self._stopped or self._failure
+        if self.writer is not None and not busy:
+            self.writer.open()
         if self._full and self.unread <= self._limit // 2:
             self._full = False
             self.on_room()
 
     async def _deliver(self, body: bytes, *, more: bool) -> None:
         self.sending_since = self._loop.time()
-        self.express = None
+        self._shut()
         if self._headers is not None:
             await self._start(self._headers())
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -284,8 +284,6 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if self._write_now is not None and self._write_now.chunked:
-            self._lane = self._write_now.chunk
 
 
 class _Continued:

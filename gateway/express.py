@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.chunk_writer import ChunkWriter
 from gateway.downstream import Downstream
 from gateway.metering import Meter
 from gateway.template import OWN_JSON_FORM, Template
@@ -29,10 +30,19 @@ _NO_WAY = b"", b"", 0
 class Express:
     """For one template of one stream."""
 
-    __slots__ = ("_clock", "_meter", "_out", "_suffix", "_tail", "_ways", "template")
+    __slots__ = ("_clock", "_meter", "_out", "_suffix", "_tail", "_ways", "_writer", "template")
 
-    def __init__(self, template: Template, out: Downstream, meter: Meter, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        template: Template,
+        writer: ChunkWriter,
+        out: Downstream,
+        meter: Meter,
+        clock: Callable[[], float],
+    ) -> None:
+        """`out` hears of errors."""
         self.template = template
+        self._writer = writer
         self._out = out
         self._meter = meter
         self._clock = clock
@@ -47,15 +57,14 @@ class Express:
     def take(self, read: bytes) -> bool:
         """Whether this read, which begins where a chunk begins, was all that, and has been written."""
         try:
-            write = self._out.express
+            write = self._writer.now
             if write is None:
                 return False
             theirs, ours, length = self._ways.get(len(read)) or self._way(len(read))
             text = read.removeprefix(theirs).removesuffix(self._tail)
             if len(text) != length or text.translate(OWN_JSON_FORM) != text:
                 return False
-            if not write(b"".join((ours, text, self._suffix))):
-                return False
+            write(b"".join((ours, text, self._suffix)))
             meter, clock = self._meter, self._clock
             meter.last_event_at = clock()
             meter.deltas += 1

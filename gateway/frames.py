@@ -49,9 +49,10 @@ class Frames:
         self._meter = meter
         self._clock = clock
         self._parser = EventParser()
-        self.express: Express | None = None
-        """The way of the next read, if it begins an event and is what it is likely to be."""
-        self._known: tuple[Express, ...] = ()
+        self._next: Template | None = None
+        """What the next read is likely to be, if it begins an event."""
+        self._known: tuple[Template, ...] = ()
+        self._lanes: dict[Template, Express] = {}
         self._lesson: tuple[bytes, Chunk, bytes] | None = None
         """What the last chunk that took the general path was parsed from, and the name of its event."""
         self._inside_raw = False
@@ -61,13 +62,13 @@ class Frames:
 
     def feed(self, body: bytes) -> bool:
         """True if it was one plain text delta: then nothing else about the stream has changed."""
-        express = self.express
-        if express is not None:
-            text = express.template.text_of_event(body)
+        template = self._next
+        if template is not None:
+            text = template.text_of_event(body)
             if text is not None:
                 self._meter.last_event_at = self._clock()
                 self._meter.deltas += 1
-                self._out.delta(express.template, text)
+                self._out.delta(template, text)
                 return True
         self._read(self._parser.feed(body))
         self._foresee()
@@ -85,8 +86,7 @@ class Frames:
             self._lesson = None
             template = Template.learn(payload, chunk, self._dialect, name)
             if template is not None:
-                others = (known for known in self._known if known.template.kind != template.kind)
-                self._known = (Express(template, self._out, self._meter, self._clock), *others)
+                self._known = (template, *(known for known in self._known if known.kind != template.kind))
                 self._foresee()
 
     def finish(self) -> None:
@@ -109,6 +109,19 @@ class Frames:
         return (b"\n\n" if self._inside_raw else b"") + self._dialect.failure(error)
 
     @property
+    def express(self) -> Express | None:
+        """For the next read, if it is one whole chunk and what it is likely to be."""
+        template, writer = self._next, self._out.writer
+        if template is None or writer is None:
+            return None
+        lane = self._lanes.get(template)
+        if lane is None:
+            lane = Express(template, writer, self._out, self._meter, self._clock)
+            self._lanes = {known: self._lanes[known] for known in self._known if known in self._lanes}
+            self._lanes[template] = lane
+        return lane
+
+    @property
     def last_event_at(self) -> float | None:
         return self._meter.last_event_at
 
@@ -116,7 +129,7 @@ class Frames:
 
     def _foresee(self) -> None:
         aligned = not self._parser.pending and not self.sentinel and self.error is None
-        self.express = self._known[0] if aligned and self._known else None
+        self._next = self._known[0] if aligned and self._known else None
 
     def _read(self, events: list[Event]) -> None:
         for event in events:
@@ -149,13 +162,13 @@ class Frames:
             self.sentinel = True
             self.terminal = b"data: %b\n\n" % payload
             return
-        for express in self._known:
-            text = express.template.text_of(payload)
+        for template in self._known:
+            text = template.text_of(payload)
             if text is not None:
-                if express is not self._known[0]:
-                    self._known = (express, *(other for other in self._known if other is not express))
+                if template is not self._known[0]:
+                    self._known = (template, *(other for other in self._known if other is not template))
                 self._meter.deltas += 1
-                self._out.delta(express.template, text)
+                self._out.delta(template, text)
                 return
         chunk = parsed(payload)
         if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with

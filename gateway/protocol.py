@@ -83,6 +83,8 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.IDLE
         self._all = connections
         self._limits = connections.settings
+        self._writer: ChunkWriter | None = None
+        """Of the request that runs."""
         self._running: RequestResponseCycle | None = None
         """The request whose answer is under way; those behind it are in uvicorn's `pipeline`."""
         self._ahead = bytearray()
@@ -208,7 +210,8 @@ class Protocol(HttpToolsProtocol):
             app = cast("ASGI3Application", close_delimited(cast("ASGIApp", app), cycle))
         else:
             extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
-            extensions["slotgate.write"] = ChunkWriter(cycle, self.flow, self.transport.write)
+            writer = ChunkWriter(cycle, self.flow, self.transport.write)
+            self._writer = extensions["slotgate.write"] = writer
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -274,6 +277,19 @@ class Protocol(HttpToolsProtocol):
         if running is not None:
             running.disconnected = True
             running.message_event.set()
+            self._judge_writer()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._judge_writer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._judge_writer()
+
+    def _judge_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.judge()
 
     # -- phases
 

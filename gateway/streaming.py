@@ -67,7 +67,7 @@ class StreamingAnswer:
             budget=self._fleet.buffers,
             tenant=self._context.tenant.name,
             merge=streaming.merge == "backlog",
-            write_now=scope.get("extensions", {}).get("slotgate.write"),
+            writer=scope.get("extensions", {}).get("slotgate.write"),
         )
         frames = Frames(self._generation.dialect(self._meter), out, self._meter, self._loop.time)
         self._frames = frames

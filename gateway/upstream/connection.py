@@ -80,6 +80,25 @@ class State(Enum):
 class UpstreamConnection(asyncio.Protocol):
     """`closed` is a future that is done when the socket is gone."""
 
+    __slots__ = (
+        "_between_chunks",
+        "_express",
+        "_head_bytes",
+        "_headers",
+        "_in_head",
+        "_loop",
+        "_parser",
+        "_push",
+        "_reading",
+        "_sink",
+        "_transport",
+        "closed",
+        "exchanges",
+        "heard",
+        "received_bytes",
+        "state",
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.state = State.IDLE

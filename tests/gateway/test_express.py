@@ -36,13 +36,11 @@ FIRST, CLEAR = map(chunk, BEGINNING)
 NO_MORE = b"0\r\n\r\n"
 
 
-def on_a_line(
-    work: Callable[[Line], Awaitable[None]], *, write_now: bool = True, head: bytes = CHUNKED
-) -> Line:
+def on_a_line(work: Callable[[Line], Awaitable[None]], *, direct: bool = True, head: bytes = CHUNKED) -> Line:
     """A stream that is in full course, in which `work` is done."""
 
     async def main() -> Line:
-        async with Line(keep=True, write_now=write_now) as line:
+        async with Line(keep=True, direct=direct) as line:
             line.read(head)
             for body in BEGINNING:
                 line.read(chunk(body) if head == CHUNKED else body)
@@ -53,17 +51,17 @@ def on_a_line(
     return run_virtual(main())
 
 
-def given_reads(*reads: bytes, write_now: bool = True, head: bytes = CHUNKED) -> Line:
+def given_reads(*reads: bytes, direct: bool = True, head: bytes = CHUNKED) -> Line:
     async def read_them(line: Line) -> None:
         for read in reads:
             line.read(read)
             await line.settle()
 
-    return on_a_line(read_them, write_now=write_now, head=head)
+    return on_a_line(read_them, direct=direct, head=head)
 
 
 def the_same_on_both_ways(*reads: bytes, head: bytes = CHUNKED) -> Line:
-    short, long = (given_reads(*reads, write_now=write_now, head=head) for write_now in (True, False))
+    short, long = (given_reads(*reads, direct=direct, head=head) for direct in (True, False))
     assert long.client.body == short.client.body
     states = [(line.meter.deltas, line.relay.state, line.frames.unparsed) for line in (short, long)]
     assert states[0] == states[1]
@@ -208,10 +206,10 @@ def test_the_next_exchange_of_a_connection_is_not_offered_to_the_last_one(
 def test_nothing_overtakes_what_waits_for_a_slow_client() -> None:
     async def main(line: Line) -> None:
         line.read(chunk(event("b")))
-        line.client.write_paused = True
+        line.client.pause()
         line.read(chunk(event("c")))
         assert line.client.sent == 2, "`send` knows how to wait"
-        line.client.write_paused = False
+        line.client.resume()
         line.read(chunk(event("d")))
         await line.settle()
         line.read(chunk(event("e")))
@@ -236,7 +234,7 @@ def test_a_keep_alive_does_not_close_the_lane_for_good(fed: list[bytes]) -> None
 
 def test_a_client_that_left_is_not_written_to() -> None:
     async def main(line: Line) -> None:
-        line.client.disconnected = True
+        line.client.leave()
         line.read(chunk(event("b")))
         assert line.client.sent == 2, "`send` knows what to do with it"
 
@@ -257,9 +255,9 @@ def test_nothing_overtakes_what_is_left_of_a_large_read() -> None:
 @pytest.mark.parametrize("ending", [Downstream.stop, Downstream.close])
 def test_the_lane_is_closed_by_an_end(ending: Callable[[Downstream], None]) -> None:
     async def main(line: Line) -> None:
-        before = line.out.express
+        before = line.client.writer.now
         ending(line.out)
-        assert [before is None, line.out.express is None] == [False, True]
+        assert [before is None, line.client.writer.now is None] == [False, True]
         with contextlib.suppress(ClientGone):
             line.relay.close()
             await line.pump
@@ -272,7 +270,7 @@ def test_the_lane_stays_closed_behind_the_last_frame() -> None:
         line.out.close(DONE)
         await line.settle()
         assert line.client.body.endswith(DONE)
-        assert line.out.express is None
+        assert line.client.writer.now is None
 
     on_a_line(main)
 
@@ -285,7 +283,7 @@ def test_a_write_that_fails_is_the_request_s_error() -> None:
         line.read(chunk(event("c")))
         with pytest.raises(RuntimeError, match="closed"):
             await line.pump
-        assert line.out.express is None, "nothing more takes this way"
+        assert line.client.writer.now is None, "nothing more takes this way"
 
     on_a_line(main)
 
