@@ -27,7 +27,7 @@ from gateway.relay import Relay
 from gateway.upstream import Exchange, Outgoing, UpstreamTransport
 from gateway.upstream.connection import Sink, UpstreamConnection
 
-__all__ = ["CHUNKED", "Line"]
+__all__ = ["CHUNKED", "Client", "Line"]
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

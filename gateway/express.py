@@ -13,8 +13,6 @@ the long way with all that follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gateway.chunk_writer import ChunkWriter
 from gateway.downstream import Downstream
 from gateway.metering import Meter
@@ -30,22 +28,14 @@ _NO_WAY = b"", b"", 0
 class Express:
     """For one template of one stream."""
 
-    __slots__ = ("_clock", "_meter", "_out", "_suffix", "_tail", "_ways", "_writer", "template")
+    __slots__ = ("_meter", "_out", "_suffix", "_tail", "_ways", "_writer", "template")
 
-    def __init__(
-        self,
-        template: Template,
-        writer: ChunkWriter,
-        out: Downstream,
-        meter: Meter,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, template: Template, writer: ChunkWriter, out: Downstream, meter: Meter) -> None:
         """`out` hears of errors."""
         self.template = template
         self._writer = writer
         self._out = out
         self._meter = meter
-        self._clock = clock
         self._tail = template.event_tail + b"\r\n"
         self._suffix = template.suffix + b"\r\n"
         self._ways: dict[int, tuple[bytes, bytes, int]] = {}
@@ -65,9 +55,7 @@ class Express:
             if len(text) != length or text.translate(OWN_JSON_FORM) != text:
                 return False
             write(b"".join((ours, text, self._suffix)))
-            meter, clock = self._meter, self._clock
-            meter.last_event_at = clock()
-            meter.deltas += 1
+            self._meter.deltas += 1
         except Exception as error:
             self._out.fail(error)
         return True

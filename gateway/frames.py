@@ -41,6 +41,8 @@ class Frames:
         """The error object that the stream ended with. Nothing after it is read."""
         self.parsed = 0
         """Events that took the general path. The first one does."""
+        self.last_event_at: float | None = None
+        """Of the events that were timed; what `express` takes is only counted."""
         self.first_output_at: float | None = None
         self.unparsed = 0
         """Events whose data was not JSON as it stood."""
@@ -56,6 +58,8 @@ class Frames:
         self._lesson: tuple[bytes, Chunk, bytes] | None = None
         """What the last chunk that took the general path was parsed from, and the name of its event."""
         self._inside_raw = False
+        self._timed = 0
+        """Deltas that were."""
 
     def __repr__(self) -> str:
         return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._meter!r}>"
@@ -66,9 +70,8 @@ class Frames:
         if template is not None:
             text = template.text_of_event(body)
             if text is not None:
-                self._meter.last_event_at = self._clock()
-                self._meter.deltas += 1
-                self._out.delta(template, text)
+                self.last_event_at = self._clock()
+                self._delta(template, text)
                 return True
         self._read(self._parser.feed(body))
         self._foresee()
@@ -116,14 +119,15 @@ class Frames:
             return None
         lane = self._lanes.get(template)
         if lane is None:
-            lane = Express(template, writer, self._out, self._meter, self._clock)
+            lane = Express(template, writer, self._out, self._meter)
             self._lanes = {known: self._lanes[known] for known in self._known if known in self._lanes}
             self._lanes[template] = lane
         return lane
 
     @property
-    def last_event_at(self) -> float | None:
-        return self._meter.last_event_at
+    def untimed(self) -> int:
+        """Deltas so far that `express` took."""
+        return self._meter.deltas - self._timed
 
     # -- events
 
@@ -140,7 +144,7 @@ class Frames:
                 self._comment(event.data)
                 continue
             self.parsed += 1
-            self._meter.last_event_at = self._clock()
+            self.last_event_at = self._clock()
             if event.kind is Kind.ERROR_FIELD or event.name == b"error":
                 said = mended(event.data) or {"message": event.data.decode(errors="replace")}
                 error = said.get("error") or said
@@ -167,8 +171,7 @@ class Frames:
             if text is not None:
                 if template is not self._known[0]:
                     self._known = (template, *(other for other in self._known if other is not template))
-                self._meter.deltas += 1
-                self._out.delta(template, text)
+                self._delta(template, text)
                 return
         chunk = parsed(payload)
         if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
@@ -190,7 +193,7 @@ class Frames:
         dialect = self._dialect
         self._meter.read(chunk)
         if dialect.has_output(chunk):
-            self._meter.deltas += 1
+            self._count()
             if self.first_output_at is None:
                 self.first_output_at = self._clock()
         if dialect.learns():
@@ -200,6 +203,14 @@ class Frames:
             self.terminal = b"".join(map(dialect.frame, dialect.take(chunk)))
         else:
             self._put(dialect.take(chunk))
+
+    def _delta(self, template: Template, text: bytes) -> None:
+        self._count()
+        self._out.delta(template, text)
+
+    def _count(self) -> None:
+        self._meter.deltas += 1
+        self._timed += 1
 
     def _put(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

@@ -27,7 +27,6 @@ class Meter:
         "completion_tokens",
         "deltas",
         "exact",
-        "last_event_at",
         "parts",
         "prompt_tokens",
     )
@@ -35,7 +34,6 @@ class Meter:
     def __init__(self, parts: int = 1) -> None:
         self.parts = parts
         self.deltas = 0
-        self.last_event_at: float | None = None
         self.exact = False
         self.prompt_tokens = 0
         self.cached_tokens = 0

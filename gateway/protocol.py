@@ -83,7 +83,7 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.IDLE
         self._all = connections
         self._limits = connections.settings
-        self._writer: ChunkWriter | None = None
+        self.writer: ChunkWriter | None = None
         """Of the request that runs."""
         self._running: RequestResponseCycle | None = None
         """The request whose answer is under way; those behind it are in uvicorn's `pipeline`."""
@@ -211,7 +211,7 @@ class Protocol(HttpToolsProtocol):
         else:
             extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
             writer = ChunkWriter(cycle, self.flow, self.transport.write)
-            self._writer = extensions["slotgate.write"] = writer
+            self.writer = extensions["slotgate.write"] = writer
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -288,8 +288,8 @@ class Protocol(HttpToolsProtocol):
         self._judge_writer()
 
     def _judge_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.judge()
+        if self.writer is not None:
+            self.writer.judge()
 
     # -- phases
 

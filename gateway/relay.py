@@ -153,6 +153,7 @@ class Relay:
             began_at=self._context.began_at,
             asked_at=None if self.over else self._context.asked_at,
             last_event_at=self._frames.last_event_at,
+            untimed=self._frames.untimed,
             sending_since=self._out.sending_since,
             stopped_since=self._stopped_since,
             stopped_s=self._stopped_s,

@@ -2,6 +2,8 @@
 
 import pytest
 
+from bench.line import Client
+from gateway.protocol import Protocol
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.notation import DONE, END, STOP, H, T, chunked
@@ -41,3 +43,42 @@ async def test_http_1_0_gets_the_same_frames_without_chunks() -> None:
             body = await client.body()
     assert head.get(b"transfer-encoding") is None
     assert body.count(b"data: ") == len(chunked_frames)
+
+
+async def test_the_server_says_when_a_client_is_behind_and_when_it_is_gone() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: halting(Gate())})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        async with await gateway.client() as client:
+            await client.post(CHAT, chat())
+            frames = client.frames()
+            assert [(await anext(frames)).data for _ in range(2)]
+            [protocol] = gateway.server.connections.connections
+            assert isinstance(protocol, Protocol)
+            writer = protocol.writer
+            assert writer is not None
+            clear = [writer.now is not None]
+            for change in (protocol.pause_writing, protocol.resume_writing, protocol.eof_received):
+                change()
+                clear.append(writer.now is not None)
+            assert clear == [True, False, True, False], "at once"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("write_paused", True),
+        ("disconnected", True),
+        ("response_complete", True),
+        ("chunked_encoding", None),
+        ("chunked_encoding", False),
+    ],
+)
+async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> None:
+    client = Client(keep=True)
+    client.writer.open()
+    before = client.writer.now
+    setattr(client, name, value)
+    client.writer.judge()
+    assert [before is None, client.writer.now is None] == [False, True]
+    assert not client.writer.piece(b"a")
+    assert client.kept == []

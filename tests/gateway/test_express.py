@@ -91,7 +91,7 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
 
     line = on_a_line(main)
     assert fed == BEGINNING, "nothing else was looked at closely"
-    assert line.meter.deltas == 5
+    assert [line.meter.deltas, line.frames.untimed] == [5, 3]
     assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == [
         "b",
         " longer",

@@ -1,6 +1,7 @@
 """Each limit trips by itself and in time; the client hears something in every silence and only there."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -63,6 +64,10 @@ def asked(course: Course) -> None:
 
 def event(course: Course) -> None:
     course.times.last_event_at = asyncio.get_running_loop().time()
+
+
+def passed(course: Course) -> None:
+    course.times.untimed += 1
 
 
 def sending(course: Course) -> None:
@@ -165,3 +170,57 @@ def test_no_keepalive_while_events_flow_and_again_in_the_next_silence() -> None:
 def test_a_keepalive_is_not_added_to_what_the_client_does_not_take() -> None:
     course = run((1, asked), (2, event), (8, sending), (46, sent), until=70, keepalive_interval_s=10)
     assert course.heard == [52, 62]
+
+
+# What is counted and not timed
+
+
+FLOWING = [(at / 10, passed) for at in range(21, 400)]
+"""From the second second to the fortieth."""
+
+
+def test_no_keepalive_while_tokens_pass_that_nobody_times_and_none_late_in_the_silence_behind() -> None:
+    heard = run((1, asked), (2, event), *FLOWING, until=90, keepalive_interval_s=4).heard
+    assert 39.9 + 3 <= heard[0] <= 39.9 + 4
+    assert [b - a for a, b in itertools.pairwise(heard)] == [4.0] * (len(heard) - 1)
+    assert heard[-1] > 90 - 4
+
+
+def test_a_cut_is_never_early_after_tokens_that_nobody_times() -> None:
+    [(at, limit)] = run((1, asked), (2, event), *FLOWING, until=90, idle_s=8).expired
+    assert limit == "idle_timeout"
+    assert 39.9 + 8 <= at <= 39.9 + 8 + 2
+
+
+@pytest.mark.parametrize("every", [5, 7])
+def test_a_token_that_passes_now_and_then_is_enough(every: int) -> None:
+    """A silence that is nearly as long as the interval may be broken a little early, and so may any in the
+    first interval, in which nobody has looked."""
+    rare = [(float(at), passed) for at in range(7, 200, every)]
+    course = run((1, asked), (2, event), *rare, until=200, idle_s=8, keepalive_interval_s=8)
+    assert course.expired == []
+    assert every == 7 or all(at < 2 * 8 for at in course.heard)
+
+
+def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
+    looked = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def times() -> StreamTimes:
+            looked.append(loop.time())
+            return StreamTimes(began_at=0.0)
+
+        watchdog = Watchdog(
+            loop,
+            replace(LIMITS, keepalive_interval_s=10),
+            times,
+            on_keepalive=lambda: None,
+            on_expired=lambda _: None,
+        )
+        await asyncio.sleep(95)
+        watchdog.close()
+
+    run_virtual(main())
+    assert looked == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
