@@ -16,12 +16,13 @@ from __future__ import annotations
 from gateway.chunk_writer import ChunkWriter
 from gateway.downstream import Downstream
 from gateway.metering import Meter
-from gateway.template import OWN_JSON_FORM, Template
+from gateway.template import OWN_JSON_FORM, Template, canonical
 
-__all__ = ["Express"]
+__all__ = ["LONGEST", "Express"]
 
-_LONGEST = 128
-"""Bytes of a text. A longer one is no token, and pays for its parser."""
+LONGEST = 40
+"""Bytes of a text. A longer one is hardly a token, and pays for its parser: what is kept for each length that
+the texts of a stream have comes to half a kilobyte."""
 _NO_WAY = b"", b"", 0
 
 
@@ -52,7 +53,7 @@ class Express:
                 return False
             theirs, ours, length = self._ways.get(len(read)) or self._way(len(read))
             text = read.removeprefix(theirs).removesuffix(self._tail)
-            if len(text) != length or text.translate(OWN_JSON_FORM) != text:
+            if len(text) != length or (text.translate(OWN_JSON_FORM) != text and canonical(text) != text):
                 return False
             write(b"".join((ours, text, self._suffix)))
             self._meter.deltas += 1
@@ -65,7 +66,7 @@ class Express:
         for digits in range(1, 5):
             size = length - digits - 4
             text = size - len(template.event_head) - len(template.event_tail)
-            if 0 < text <= _LONGEST and len(b"%x" % size) == digits:
+            if 0 < text <= LONGEST and len(b"%x" % size) == digits:
                 theirs = b"%x\r\n%b" % (size, template.event_head)
                 ours = b"%x\r\n%b" % (len(template.prefix) + text + len(template.suffix), template.prefix)
                 way = self._ways[length] = theirs, ours, text

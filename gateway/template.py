@@ -18,7 +18,7 @@ import orjson
 from gateway.chunks import Chunk
 from gateway.dialects import Dialect
 
-__all__ = ["OWN_JSON_FORM", "Template"]
+__all__ = ["OWN_JSON_FORM", "Template", "canonical"]
 
 _MARKER = "\u2063slotgate\u2063"
 _MARKER_JSON = orjson.dumps(_MARKER)
@@ -100,7 +100,7 @@ class Template:
         if len(payload) <= self._overhead:
             return None
         text = payload[len(self._head) : -len(self._tail)]
-        return text if text.translate(OWN_JSON_FORM) == text else _canonical(text)
+        return text if text.translate(OWN_JSON_FORM) == text else canonical(text)
 
     def frame(self, text: bytes) -> bytes:
         return self.prefix + text + self.suffix
@@ -123,7 +123,7 @@ def _marked(head: bytes, tail: bytes) -> Chunk:
     return document
 
 
-def _canonical(text: bytes) -> bytes | None:
+def canonical(text: bytes) -> bytes | None:
     """The text as orjson writes it; None if it is not the inside of one JSON string."""
     try:
         decoded = orjson.loads(b'"' + text + b'"')

@@ -14,6 +14,7 @@ from bench.peers import (
     portkey,
     sglang_router,
     slotgate,
+    slotgate_debian,
 )
 from bench.peers.peer import Launch, Peer, Site
 
@@ -22,6 +23,7 @@ __all__ = ["PEERS", "QUICK", "Launch", "Peer", "Site"]
 PEERS = (
     nginx.PEER,
     slotgate.PEER,
+    slotgate_debian.PEER,
     haproxy.PEER,
     envoy.PEER,
     sglang_router.PEER,

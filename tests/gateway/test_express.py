@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from bench.line import CHUNKED, Line
 from gateway.downstream import Downstream
 from gateway.errors import ClientGone
+from gateway.express import LONGEST
 from gateway.frames import Frames
 from gateway.relay import Relay, RelayState
 from gateway.upstream.connection import State
@@ -22,8 +24,9 @@ from tests.support.virtual_time import run_virtual
 LENGTH = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 
 
-def event(text: str, kind: str = "content") -> bytes:
-    return b"data: " + PLAIN.chunk({kind: text}) + b"\n\n"
+def event(text: str, kind: str = "content", escape: str = "least") -> bytes:
+    shape = replace(PLAIN, kind=kind)
+    return b"data: " + shape.payload(text, escape) + b"\n\n"
 
 
 def chunk(body: bytes, size: str = "%x") -> bytes:
@@ -32,6 +35,7 @@ def chunk(body: bytes, size: str = "%x") -> bytes:
 
 BEGINNING = [event("first"), event("clear")]
 """A template is learnt from the first, and the second is the first to be foreseen."""
+TEXTS = ["b", " longer", "é", "안녕", '"', "\n\n", "\u2028", "x" * LONGEST]
 FIRST, CLEAR = map(chunk, BEGINNING)
 NO_MORE = b"0\r\n\r\n"
 
@@ -84,19 +88,15 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[bytes]) -> None:
     async def main(line: Line) -> None:
-        for text in ("b", " longer", "x" * 128):
+        for text in TEXTS:
             before = line.client.pieces
             line.read(chunk(event(text)))
             assert line.client.pieces == before + 1, "before anything else runs"
 
     line = on_a_line(main)
     assert fed == BEGINNING, "nothing else was looked at closely"
-    assert [line.meter.deltas, line.frames.untimed] == [5, 3]
-    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == [
-        "b",
-        " longer",
-        "x" * 128,
-    ]
+    assert [line.meter.deltas, line.frames.untimed] == [2 + len(TEXTS), len(TEXTS)]
+    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,11 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
         pytest.param(chunk(event("b") + event("c")), id="two events"),
         pytest.param(chunk(event("b")) + b"5", id="a chunk and the size of the next"),
         pytest.param(chunk(event("b", "reasoning_content")), id="another kind"),
-        pytest.param(chunk(event("é")), id="a text that is no ASCII"),
-        pytest.param(chunk(event('"')), id="a text with an escape"),
+        pytest.param(chunk(event("é", escape="ascii")), id="a text that we write in another way"),
+        pytest.param(chunk(event("b").replace(b'"b"', b'"\x01"')), id="a text that is no JSON"),
+        pytest.param(chunk(event("b").replace(b'"b"', b'"\xff"')), id="a text that is no UTF-8"),
         pytest.param(chunk(event("")), id="no text"),
-        pytest.param(chunk(event("x" * 129)), id="a text too long for a token"),
+        pytest.param(chunk(event("x" * (LONGEST + 1))), id="a text too long for a token"),
         pytest.param(chunk(b": ping\n\n"), id="a comment"),
         pytest.param(chunk(b"data: [DONE]\n\n"), id="the sentinel"),
         pytest.param(NO_MORE, id="the end"),
@@ -291,7 +292,7 @@ def test_a_write_that_fails_is_the_request_s_error() -> None:
 def test_a_write_that_fails_on_the_long_way_ends_the_exchange_within_its_read() -> None:
     async def main(line: Line) -> None:
         line.client.error = RuntimeError("the transport is closed")
-        line.read(chunk(event("é")))
+        line.read(chunk(event("x" * (LONGEST + 1))))
         assert line.relay.error is not None
         assert [line.relay.error.code, line.connection.state] == ["internal_error", State.CLOSED]
 

@@ -1,0 +1,58 @@
+"""slotgate once more, under Debian's own Python of the same version.
+
+It is built with the help of a profile, as those of python.org's images, of uv and of the distributions are; a
+Python that pyenv has compiled is not, unless it was told to. What this row has less than slotgate's is what
+that costs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gateway
+from bench.install import Unavailable
+from bench.peers import slotgate
+from bench.peers.peer import Launch, Peer, Site
+
+__all__ = ["PEER"]
+
+_PACKAGES = [
+    str(Path(gateway.__file__).resolve().parents[1]),
+    *(path for path in sys.path if "site-packages" in path),
+]
+
+
+def _install(_: Path) -> str:
+    python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    if not os.access(python, os.X_OK):
+        raise Unavailable(f"no {python}")
+    if Path(python).resolve() == Path(sys.executable).resolve():
+        raise Unavailable("slotgate runs under it already")
+    try:
+        subprocess.run(
+            [python, "-c", "import gateway.cli"], check=True, capture_output=True, env=_environment()
+        )
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(f"{python} cannot run slotgate") from error
+    return python
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(_PACKAGES)}
+
+
+def _launch(site: Site) -> Launch:
+    launch = slotgate.PEER.launch(site)
+    return replace(launch, env={**launch.env, **_environment()})
+
+
+PEER = Peer(
+    name="slotgate-debian",
+    about="slotgate under Debian's Python, which is built with the help of a profile",
+    install=_install,
+    launch=_launch,
+)
