@@ -8,6 +8,7 @@ process each.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -85,33 +86,22 @@ class Contest:
     ) -> None:
         plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
         streams = max(1, plan.streams // contestant.fraction)
-        pair = [contestant] if reference is None else [contestant, reference]
-        if reference_first:
-            pair.reverse()
+        everybody = [direct, contestant] if reference is None else [direct, contestant, reference]
         try:
-            with undisturbed([os.getpid(), *(pid for one in [direct, *pair] for pid in one.family())]):
-                paced = [
-                    await load.paced(
-                        one.target,
-                        upstream,
-                        one.usage,
-                        streams=streams,
-                        pace=plan.pace,
-                        settle_s=plan.settle_s,
-                        window_s=plan.window_s,
-                    )
-                    for one in pair
-                ]
+            with undisturbed([os.getpid(), *(pid for one in everybody for pid in one.family())]):
+                beside = math.nan
                 if reference_first:
-                    paced.reverse()
-                own = paced[0]
-                samples.add(name, "cpu_us", own.cpu_us)
+                    beside = await self._cost(reference, upstream, streams)
+                paced = await self._paced(contestant, upstream, streams)
+                if not reference_first:
+                    beside = await self._cost(reference, upstream, streams)
                 if reference is not None:
-                    samples.add(name, "reference_cpu_us", paced[1].cpu_us)
-                samples.add(name, "wait_us", own.usage.waited_ns / max(own.tokens, 1) / 1e3)
-                samples.add(name, "latency_p50_us", percentile(own.latencies_ns, 50) / 1e3)
-                samples.add(name, "latency_p99_us", percentile(own.latencies_ns, 99) / 1e3)
-                samples.add(name, "delivered", own.tokens / (streams * plan.pace * plan.window_s))
+                    samples.add(name, "reference_cpu_us", beside)
+                samples.add(name, "cpu_us", paced.cpu_us)
+                samples.add(name, "wait_us", paced.wait_us)
+                samples.add(name, "latency_p50_us", percentile(paced.latencies_ns, 50) / 1e3)
+                samples.add(name, "latency_p99_us", percentile(paced.latencies_ns, 99) / 1e3)
+                samples.add(name, "delivered", paced.tokens / (streams * plan.pace * plan.window_s))
                 took = await load.first_tokens(
                     contestant.target, requests=plan.first_tokens, limit_s=plan.first_tokens_limit_s
                 )
@@ -127,6 +117,28 @@ class Contest:
             samples.add(name, "saturated", rate)
         except (OSError, TimeoutError) as error:
             samples.fail(name, f"part of a turn failed: {str(error) or type(error).__name__}")
+
+    async def _cost(self, reference: Contestant | None, upstream: Target, streams: int) -> float:
+        """Of a token, of the gateway that others are compared with; NaN without one, or if it fails."""
+        if reference is None:
+            return math.nan
+        try:
+            return (await self._paced(reference, upstream, streams)).cpu_us
+        except (OSError, TimeoutError) as error:
+            self._samples.fail(reference.name, f"beside another: {str(error) or type(error).__name__}")
+            return math.nan
+
+    async def _paced(self, contestant: Contestant, upstream: Target, streams: int) -> load.Paced:
+        plan = self._plan
+        return await load.paced(
+            contestant.target,
+            upstream,
+            contestant.usage,
+            streams=streams,
+            pace=plan.pace,
+            settle_s=plan.settle_s,
+            window_s=plan.window_s,
+        )
 
     async def _memory(self, port: int) -> None:
         counts = self._plan.slow_streams

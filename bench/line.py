@@ -1,7 +1,7 @@
 """One stream in memory: from the read callback of `gateway.upstream` to the writes on its client's socket.
 
-Everything between is the gateway's own. What stands in for the sockets takes everything at once, and keeps or
-counts it; a test may let the client be slow, or its connection fail.
+Everything between is the gateway's own. What stands in for the sockets keeps or counts what it takes; a test
+may let the client be slow, or its connection fail.
 """
 
 from __future__ import annotations
@@ -113,16 +113,20 @@ class Client:
         """Of them, by `send`."""
         self.kept: list[bytes] | None = [] if keep else None
         """Chunk by chunk, each with its size line."""
+        self._room = asyncio.Event()
+        self._room.set()
         self.writer = ChunkWriter(
             cast("RequestResponseCycle", self), cast("FlowControl", self), self._transport_write
         )
 
     def pause(self) -> None:
-        """It is behind: what is written is kept by its connection, which has enough."""
+        """It is behind, and `send` waits."""
+        self._room.clear()
         self.write_paused = True
         self.writer.judge()
 
     def resume(self) -> None:
+        self._room.set()
         self.write_paused = False
         self.writer.judge()
 
@@ -136,6 +140,7 @@ class Client:
         return b"".join(map(_unchunked, self.kept or ()))
 
     async def send(self, message: Message) -> None:
+        await self._room.wait()
         body = message.get("body", b"")
         if body:
             self.sent += 1

@@ -35,6 +35,11 @@ class Paced:
         """Of a token, in microseconds."""
         return self.usage.ran_ns / max(self.tokens, 1) / 1e3
 
+    @property
+    def wait_us(self) -> float:
+        """The same of the time in which something else had the core."""
+        return self.usage.waited_ns / max(self.tokens, 1) / 1e3
+
 
 async def paced(
     target: Target,

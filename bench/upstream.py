@@ -131,8 +131,8 @@ class Connection(asyncio.Protocol):
         self._streams.open.add(self)
         self._write(_STREAM_HEAD + ROLE)
         if pace:
-            now = self._loop.time()
-            self._next_at = now - now % self._interval_s + (1 + self._streams.phase()) * self._interval_s
+            begun = self._loop.time() // self._interval_s
+            self._next_at = (begun + 1 + self._streams.phase()) * self._interval_s
             self._next = self._loop.call_at(self._next_at, self._tick)
         else:
             self._burst()

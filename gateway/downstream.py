@@ -127,20 +127,17 @@ class Downstream:
     def hand_over(self) -> None:
         """Send what was put, now, if the request's task sleeps; else the task will, and whatever is left.
 
-        A step of `send` runs outside any task here. It may do what a socket write needs, and no more.
+        A step of `send` runs outside any task here. It may do what a socket write needs, and no more. It is
+        not the last one: whoever ends the body wakes the task.
         """
         waiter = self._waiter
         if not self.unread or waiter is None or waiter.done():
             return
-        if self._stopped:
-            waiter.set_result(None)
-            return
         body = self._take()
-        more = not self.closing or self.unread > 0
-        if self._headers is None and more and self.writer is not None and self.writer.piece(body):
+        if self._headers is None and self.writer is not None and self.writer.piece(body):
             self._delivered(more=True)
         else:
-            self._step(self._deliver(body, more=more))
+            self._step(self._deliver(body, more=True))
         if self.unread or self._blocked is not None:
             self.wake()
 
@@ -257,7 +254,6 @@ class Downstream:
         except StopIteration:
             return
         except Exception as error:
-            self._reopen()
             self.fail(error)
         else:
             self._blocked = _Continued(sending, waiting_for)
@@ -266,7 +262,7 @@ class Downstream:
         """A `send` has returned."""
         self.sending_since = None
         self.complete = not more
-        busy = self.unread or self.closing or self._stopped or self._failure
+        busy = not more or self.unread or self.closing or self._stopped or self._failure
         if self.writer is not None and not busy:
             self.writer.open()
         if self._full and self.unread <= self._limit // 2:
@@ -275,7 +271,6 @@ class Downstream:
 
     async def _deliver(self, body: bytes, *, more: bool) -> None:
         self.sending_since = self._loop.time()
-        self._shut()
         if self._headers is not None:
             await self._start(self._headers())
         await self._send({"type": "http.response.body", "body": body, "more_body": more})

@@ -23,7 +23,7 @@ __all__ = ["LONGEST", "Express"]
 LONGEST = 40
 """Bytes of a text. A longer one is hardly a token, and pays for its parser: what is kept for each length that
 the texts of a stream have comes to half a kilobyte."""
-_NO_WAY = b"", b"", 0
+_NO_WAY = b"", b"", -1
 
 
 class Express:
@@ -46,7 +46,7 @@ class Express:
         return f"<Express {self.template!r}>"
 
     def take(self, read: bytes) -> bool:
-        """Whether this read, which begins where a chunk begins, was all that, and has been written."""
+        """Whether this read, which begins where a chunk begins, was all that, and has been dealt with."""
         try:
             write = self._writer.now
             if write is None:

@@ -40,7 +40,7 @@ class Frames:
         self.error: dict[str, Any] | None = None
         """The error object that the stream ended with. Nothing after it is read."""
         self.parsed = 0
-        """Events that took the general path. The first one does."""
+        """Events that came through the event parser. The first one does."""
         self.last_event_at: float | None = None
         """Of the events that were timed; what `express` takes is only counted."""
         self.first_output_at: float | None = None
@@ -54,9 +54,9 @@ class Frames:
         self._next: Template | None = None
         """What the next read is likely to be, if it begins an event."""
         self._known: tuple[Template, ...] = ()
-        self._lanes: dict[Template, Express] = {}
-        self._lesson: tuple[bytes, Chunk, bytes] | None = None
-        """What the last chunk that took the general path was parsed from, and the name of its event."""
+        self._lane: Express | None = None
+        self._lesson: tuple[bytes, bytes] | None = None
+        """Of the last plain delta that took the general path: its data, and the name of its event."""
         self._inside_raw = False
         self._timed = 0
         """Deltas that were."""
@@ -83,11 +83,12 @@ class Frames:
         return self._lesson is not None
 
     def learn(self) -> None:
-        """Take the short way from now on for what differs from the last chunk in its text alone."""
+        """Take the short way from now on for what differs from the last plain delta in its text alone."""
         if self._lesson is not None:
-            payload, chunk, name = self._lesson
+            payload, name = self._lesson
             self._lesson = None
-            template = Template.learn(payload, chunk, self._dialect, name)
+            chunk = parsed(payload)
+            template = Template.learn(payload, chunk, self._dialect, name) if chunk is not None else None
             if template is not None:
                 self._known = (template, *(known for known in self._known if known.kind != template.kind))
                 self._foresee()
@@ -117,12 +118,9 @@ class Frames:
         template, writer = self._next, self._out.writer
         if template is None or writer is None:
             return None
-        lane = self._lanes.get(template)
-        if lane is None:
-            lane = Express(template, writer, self._out, self._meter)
-            self._lanes = {known: self._lanes[known] for known in self._known if known in self._lanes}
-            self._lanes[template] = lane
-        return lane
+        if self._lane is None or self._lane.template is not template:
+            self._lane = Express(template, writer, self._out, self._meter)
+        return self._lane
 
     @property
     def untimed(self) -> int:
@@ -137,7 +135,6 @@ class Frames:
 
     def _read(self, events: list[Event]) -> None:
         for event in events:
-            self.learn()  # from the one before it in this read
             if self.sentinel or self.error is not None:
                 return
             if event.kind is Kind.COMMENT:
@@ -196,8 +193,8 @@ class Frames:
             self._count()
             if self.first_output_at is None:
                 self.first_output_at = self._clock()
-        if dialect.learns():
-            self._lesson = payload, chunk, name
+        if dialect.learns() and dialect.plain(chunk) is not None:
+            self._lesson = payload, name
         if dialect.ends(chunk):
             self.sentinel = True
             self.terminal = b"".join(map(dialect.frame, dialect.take(chunk)))

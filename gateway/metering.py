@@ -22,14 +22,7 @@ _MOST_TOKENS = 1 << 53
 
 
 class Meter:
-    __slots__ = (
-        "cached_tokens",
-        "completion_tokens",
-        "deltas",
-        "exact",
-        "parts",
-        "prompt_tokens",
-    )
+    __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "parts", "prompt_tokens")
 
     def __init__(self, parts: int = 1) -> None:
         self.parts = parts

@@ -84,7 +84,7 @@ class Protocol(HttpToolsProtocol):
         self._all = connections
         self._limits = connections.settings
         self.writer: ChunkWriter | None = None
-        """Of the request that runs."""
+        """Of the last request that had one."""
         self._running: RequestResponseCycle | None = None
         """The request whose answer is under way; those behind it are in uvicorn's `pipeline`."""
         self._ahead = bytearray()
@@ -280,6 +280,7 @@ class Protocol(HttpToolsProtocol):
             self._judge_writer()
 
     def pause_writing(self) -> None:
+        """uvicorn tells only those who wait in `send`."""
         super().pause_writing()
         self._judge_writer()
 

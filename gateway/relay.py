@@ -191,16 +191,13 @@ class Relay:
         except Exception as error:
             self.crashed(error)
 
-    @property
-    def express(self) -> Callable[[bytes], bool] | None:
-        express = self._frames.express
-        return express.take if express is not None else None
-
-    def read_over(self) -> None:
+    def read_over(self) -> Callable[[bytes], bool] | None:
         try:
             self._out.hand_over()
         except Exception as error:
             self.crashed(error)
+        express = self._frames.express
+        return express.take if express is not None else None
 
     @_guarded
     def ended(self, end: End) -> None:

@@ -16,7 +16,8 @@ Proof of life that is no event (headers, comments) counts for none of them.
 A token that takes the express lane is counted and not timed: asking for the time would be a seventh of what
 it costs here. So while tokens pass the count is looked at, `LOOKS` times within the shortest silence that
 matters, and the last one is known to have come between two looks. A keep-alive takes the earlier one, so that
-it is never late; a cut takes the later one, so that it is never early.
+it is never late; a cut takes the later one, so that it is never early. Nobody has looked before the first
+moment at which something could be due: one keep-alive behind it may come although tokens pass.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class StreamTimes:
     """The upstream was sent the request and its answer has not ended."""
     last_event_at: float | None = None
     untimed: int = 0
-    """Events so far whose time is not known: they make for no `last_event_at`."""
+    """Events so far that passed without a look at the clock; `last_event_at` does not know of them."""
     sending_since: float | None = None
     stopped_since: float | None = None
     stopped_s: float = 0.0

@@ -22,8 +22,6 @@ _MOST_ANSWER = 64 * 1024
 class Visit:
     """Times are of `time.monotonic`, in seconds."""
 
-    express = None
-
     def __init__(self) -> None:
         self.began_at = time.monotonic()
         self.over = asyncio.Event()

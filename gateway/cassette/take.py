@@ -43,8 +43,6 @@ Headers = list[tuple[bytes, bytes]]
 class Take:
     """The sink of one response: keeps what comes with its times, and hands it on to the client."""
 
-    express = None
-
     def __init__(self) -> None:
         self.status: int | None = None
         self.ending = Ending.ABANDONED

@@ -54,15 +54,12 @@ class Sink(Protocol):
     def body(self, data: bytes) -> None:
         """Bytes of the body, without chunk framing, as they were read."""
 
-    def read_over(self) -> None:
-        """All that one read brought has been pushed; more reads may follow."""
+    def read_over(self) -> Callable[[bytes], bool] | None:
+        """All that one read brought has been pushed; more reads may follow.
 
-    @property
-    def express(self) -> Callable[[bytes], bool] | None:
-        """What may be offered a read before the parser sees it, until the parser has seen another.
-
-        It is called with reads that begin where a chunk begins. True: that was exactly one chunk, and all
-        that there was to do with it is done.
+        Returns what may be offered reads before the parser sees them, until the parser has seen another. It
+        is called with reads that begin where a chunk begins. True: that was exactly one chunk, and all that
+        there was to do with it is done.
         """
 
     def ended(self, end: End) -> None:
@@ -135,6 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.received_bytes = False
         self.exchanges += 1
         self._in_head = True
+        self._between_chunks = False
         self._head_bytes = 0
         self._headers = []
         self._sink = sink
@@ -200,10 +198,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._head_goes_on(len(data))
         sink = self._sink
         if sink is not None:
-            sink.read_over()
-            # Not so within the size of the next chunk, of which nothing may have been read.
-            offered = self._between_chunks and data.endswith(b"\r\n")
-            self._express = sink.express if offered and self._sink is sink else None
+            express = sink.read_over()
+            # Not within the size of the next chunk, of which nothing may have been read, nor within what is
+            # deflated, nor when the exchange has ended on the way.
+            offered = self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body
+            self._express = express if offered else None
         if len(data) >= BURST_BYTES:
             self._let_others_in()
 

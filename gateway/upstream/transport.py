@@ -232,8 +232,6 @@ class _Stale(Exception):
 class _Body(httpx.AsyncByteStream):
     """The sink of an answer that is read whole, and httpx's view of its body."""
 
-    express = None
-
     def __init__(self, transport: UpstreamTransport, connection: UpstreamConnection) -> None:
         self.started: asyncio.Future[tuple[int, Headers]] = asyncio.get_running_loop().create_future()
         self._transport = transport

@@ -1,5 +1,6 @@
 """A whole contest in small: real processes, a moment each."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from bench.install import Unavailable, debian, first_of, on_path
 from bench.peers import PEERS, QUICK, Peer
 from bench.plan import Plan
 from bench.report import write_report
-from bench.samples import DIRECT, Samples
+from bench.samples import DIRECT, REFERENCE, Samples
 
 PLAN = Plan(
     rounds=2,
@@ -35,9 +36,15 @@ def peer(name: str) -> Peer:
 async def test_a_contest_measures_everybody_and_names_who_cannot_start(tmp_path: Path) -> None:
     samples, cores = Samples(), choose()
     ours, naive = peer("slotgate"), peer("naive")
-    programs = {ours: installed(ours, tmp_path), naive: "/nowhere/python"}
+    reference = replace(ours, name=REFERENCE)
+    program = installed(ours, tmp_path)
+    programs = {reference: program, ours: program, naive: "/nowhere/python"}
     await Contest(PLAN, programs, samples, cores=cores, work=tmp_path).run()
-    assert set(samples.values) == {DIRECT, "slotgate"}
+    assert set(samples.values) == {DIRECT, REFERENCE, "slotgate"}
+    for name in ("slotgate", REFERENCE):
+        beside = samples.of(name, "reference_cpu_us")
+        assert len(beside) == PLAN.rounds, "measured in every turn"
+        assert not set(beside) & set(samples.of(name, "cpu_us")), "and for itself"
     assert set(samples.values["slotgate"]) > FIGURES
     assert {len(values) for values in samples.values[DIRECT].values()} == {2}
     assert 0.5 < samples.of("slotgate", "delivered")[0] < 1.5

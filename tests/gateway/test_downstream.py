@@ -489,6 +489,20 @@ def test_of_two_ends_the_first_counts() -> None:
     run_virtual(main())
 
 
+def test_what_is_unread_when_nobody_reads_any_more_is_not_sent() -> None:
+    async def main() -> None:
+        client = Client()
+        pump = asyncio.create_task(client.out.pump(lambda: False))
+        await asyncio.sleep(0)
+        client.out.put(b": a\n\n")
+        client.out.stop()
+        with pytest.raises(ClientGone):
+            await pump
+        assert client.messages == []
+
+    run_virtual(main())
+
+
 def test_a_pump_that_is_told_to_stop_sends_nothing_more() -> None:
     async def main() -> None:
         client = Client()

@@ -1,6 +1,7 @@
 """The express lane writes what the long way writes, and takes nothing that is not exactly one whole chunk."""
 
 import contextlib
+import gzip
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,8 +15,8 @@ from gateway.downstream import Downstream
 from gateway.errors import ClientGone
 from gateway.express import LONGEST
 from gateway.frames import Frames
-from gateway.relay import Relay, RelayState
-from gateway.upstream.connection import State
+from gateway.relay import RelayState
+from gateway.upstream.connection import End, State
 from tests.support.chat_chunks import PLAIN, texts
 from tests.support.notation import DONE
 from tests.support.sse import FrameReader, text_of
@@ -178,30 +179,70 @@ def test_a_chunk_that_does_not_end_where_its_size_says_is_broken() -> None:
     assert the_same_on_both_ways(broken).relay.state is RelayState.FAILED
 
 
+def test_what_a_chunk_ends_with_is_no_chunk() -> None:
+    end = PLAIN_CHUNK.partition(b'"b')[2]
+    assert the_same_on_both_ways(end).relay.state is RelayState.FAILED
+
+
 def test_a_chunk_behind_half_an_event_goes_on_with_it() -> None:
     line = the_same_on_both_ways(chunk(event("b")[:40]), PLAIN_CHUNK, chunk(event("c")))
     assert line.frames.unparsed == 1
 
 
-def test_the_next_exchange_of_a_connection_is_not_offered_to_the_last_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    offered: list[bytes] = []
+class Bare:
+    """A sink that would take anything."""
 
-    def refused(read: bytes) -> bool:
-        offered.append(read)
+    def __init__(self) -> None:
+        self.offered: list[bytes] = []
+        self.pushed = b""
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+
+    def body(self, data: bytes) -> None:
+        self.pushed += data
+
+    def read_over(self) -> Callable[[bytes], bool]:
+        return self._offer
+
+    def ended(self, end: End) -> None:
+        self.end = end
+
+    def _offer(self, read: bytes) -> bool:
+        self.offered.append(read)
         return False
 
-    async def main(line: Line) -> None:
-        line.read(PLAIN_CHUNK)
-        line.read(chunk(DONE) + NO_MORE)
-        line.connection.send(b"", (), line.relay)
-        line.read(CHUNKED)
-        line.read(PLAIN_CHUNK)
 
-    monkeypatch.setattr(Relay, "express", property(lambda _: refused))
-    on_a_line(main)
-    assert offered == [CLEAR, PLAIN_CHUNK, chunk(DONE) + NO_MORE]
+def offered_to_a_bare_sink(*reads: bytes) -> Bare:
+    """`reads` are those of the second exchange of a connection, whose first one was chunked."""
+
+    async def main() -> Bare:
+        connection = Line().connection
+        first, second = Bare(), Bare()
+        connection.send(b"", (), first)
+        for read in (CHUNKED, PLAIN_CHUNK, PLAIN_CHUNK, NO_MORE):
+            connection.data_received(read)
+        assert first.offered == [PLAIN_CHUNK, NO_MORE]
+        connection.send(b"", (), second)
+        for read in reads:
+            connection.data_received(read)
+        return second
+
+    return run_virtual(main())
+
+
+def test_only_what_follows_a_chunk_of_the_same_exchange_is_offered() -> None:
+    second = offered_to_a_bare_sink(LENGTH % len(PLAIN_CHUNK * 2), PLAIN_CHUNK, PLAIN_CHUNK)
+    assert second.offered == []
+    assert [second.pushed, second.end] == [PLAIN_CHUNK * 2, End.COMPLETE]
+
+
+def test_nothing_that_is_deflated_is_offered() -> None:
+    head = CHUNKED[:-2] + b"content-encoding: gzip\r\n\r\n"
+    body = gzip.compress(event("b") * 2)
+    second = offered_to_a_bare_sink(head, chunk(body[:30]), chunk(body[30:]), NO_MORE)
+    assert second.offered == []
+    assert [second.pushed, second.end] == [event("b") * 2, End.COMPLETE]
 
 
 def test_nothing_overtakes_what_waits_for_a_slow_client() -> None:
@@ -209,28 +250,14 @@ def test_nothing_overtakes_what_waits_for_a_slow_client() -> None:
         line.read(chunk(event("b")))
         line.client.pause()
         line.read(chunk(event("c")))
-        assert line.client.sent == 2, "`send` knows how to wait"
+        assert line.out.sending_since is not None, "`send` knows how to wait"
         line.client.resume()
         line.read(chunk(event("d")))
         await line.settle()
         line.read(chunk(event("e")))
 
     line = on_a_line(main)
-    assert line.client.body == given_reads(*(chunk(event(text)) for text in "bcde")).client.body
-
-
-def test_a_keep_alive_does_not_close_the_lane_for_good(fed: list[bytes]) -> None:
-    async def main(line: Line) -> None:
-        line.out.put(b"data: something else\n\n")
-        line.read(chunk(event("b")))
-        line.out.wake()
-        await line.settle()
-        line.read(chunk(event("c")))
-
-    line = on_a_line(main)
-    assert fed == [*BEGINNING, event("b")]
-    assert line.client.body.index(b"something else") < line.client.body.index(b'"b"')
-    assert line.client.body.index(b'"b"') < line.client.body.index(b'"c"')
+    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == list("bcde")
 
 
 def test_a_client_that_left_is_not_written_to() -> None:
@@ -259,6 +286,8 @@ def test_the_lane_is_closed_by_an_end(ending: Callable[[Downstream], None]) -> N
         before = line.client.writer.now
         ending(line.out)
         assert [before is None, line.client.writer.now is None] == [False, True]
+        line.client.writer.judge()
+        assert line.client.writer.now is None, "whatever the server says"
         with contextlib.suppress(ClientGone):
             line.relay.close()
             await line.pump

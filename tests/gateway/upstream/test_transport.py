@@ -47,8 +47,6 @@ Headers = list[tuple[bytes, bytes]]
 class Recorder:
     """A sink that remembers, and consumes nothing."""
 
-    express = None
-
     def __init__(self) -> None:
         self.status = 0
         self.headers: Headers = []
