@@ -305,6 +305,34 @@ def test_the_lane_stays_closed_behind_the_last_frame() -> None:
     on_a_line(main)
 
 
+def test_the_lane_stays_closed_behind_the_end_of_the_body() -> None:
+    async def main(line: Line) -> None:
+        await line.out.end()
+        assert line.client.writer.now is None
+
+    on_a_line(main)
+
+
+def test_the_lane_stays_closed_when_a_send_returns_after_nobody_reads_any_more() -> None:
+    async def main(line: Line) -> None:
+        line.client.pause()
+        line.read(chunk(event("b")))
+        line.out.stop()
+        line.client.resume()
+        with pytest.raises(ClientGone):
+            await line.pump
+        assert line.client.writer.now is None
+
+    on_a_line(main)
+
+
+def test_a_stream_that_goes_on_in_another_kind_gets_a_lane_for_it(fed: list[bytes]) -> None:
+    thought = [event(text, "reasoning_content") for text in "bcde"]
+    line = given_reads(*map(chunk, thought))
+    assert fed == [*BEGINNING, *thought[:2]], "learnt from the first, and foreseen from the second on"
+    assert line.frames.untimed == 2
+
+
 def test_a_write_that_fails_is_the_request_s_error() -> None:
     async def main(line: Line) -> None:
         line.client.error = RuntimeError("the transport is closed")
