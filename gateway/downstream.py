@@ -192,6 +192,7 @@ class Downstream:
     async def end(self) -> None:
         """The end of the body, if a response was begun and not yet ended."""
         if self.committed and not self.complete:
+            self._shut()
             await self._deliver(b"", more=False)
 
     # -- mechanism
