@@ -1,0 +1,195 @@
+"""Streams in the express lane, over real sockets: every token once, in its own answer, none behind an end."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.express import Express
+from gateway.protocol import Protocol
+from tests.support.client import RawClient, request_bytes
+from tests.support.connection import Request
+from tests.support.gateway import CHAT, chat, error_in, running_gateway, settings_for, text_of
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import DONE, END, STOP, H, T, chunked
+from tests.support.script import Fin, Flood, Paced, Script, Stall, Step, Write
+from tests.support.scripted import ScriptedUpstream
+from tests.support.served import backend_table, served_gateway
+
+pytestmark = pytest.mark.anyio
+
+TOKENS = 60
+SAID = "".join(f" {number}" for number in range(TOKENS))
+KEY = b"x-slotgate-supersede: editor"
+
+
+class Lane:
+    def __init__(self) -> None:
+        self.taken = 0
+
+
+@pytest.fixture(autouse=True)
+def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
+    """How many tokens took it: a test in which none did says nothing."""
+    lane = Lane()
+    take = Express.take
+
+    def counted(express: Express, read: bytes) -> bool:
+        taken = take(express, read)
+        lane.taken += taken
+        return taken
+
+    monkeypatch.setattr(Express, "take", counted)
+    yield lane
+    assert lane.taken
+
+
+def flowing(*then: Step, count: int = TOKENS) -> Script:
+    return [Write(H), Paced(1000, count=count), *then]
+
+
+END_OF_ALL: Script = [Write(chunked(STOP, DONE) + END), Fin()]
+WHOLE = flowing(*END_OF_ALL)
+
+
+def named(request: Request) -> Script:
+    """Tokens that say which request they are of."""
+    name = request.json()["name"]
+    tokens = Paced(1000, count=TOKENS, frame=lambda number: T(f" {name}{number}"))
+    return [Write(H), tokens, *END_OF_ALL]
+
+
+def said_by(name: str) -> str:
+    return "".join(f" {name}{number}" for number in range(TOKENS))
+
+
+async def test_pipelined_requests_get_each_its_own_tokens() -> None:
+    names = ["a", "b", "c"]
+    fu = ScriptedUpstream(named)
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
+        await client.send(b"".join(request_bytes("POST", CHAT, json=chat(name=name)) for name in names))
+        for name in names:
+            await client.head()
+            assert text_of([frame async for frame in client.frames()]) == said_by(name)
+
+
+async def test_streams_at_once_get_each_its_own_tokens() -> None:
+    names = [chr(number) for number in range(97, 117)]
+    fu = ScriptedUpstream(named, llama=LlamaLike(len(names)))
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+
+        async def said(name: str) -> str:
+            async with await gateway.client() as client:
+                await client.post(CHAT, chat(name=name))
+                return text_of([frame async for frame in client.frames()])
+
+        assert await asyncio.gather(*map(said, names)) == list(map(said_by, names))
+
+
+async def test_garbage_behind_a_request_does_not_get_into_its_tokens() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
+        await client.send(request_bytes("POST", CHAT, json=chat()) + b"\x00garbage\r\n\r\n")
+        await client.head()
+        frames = [frame async for frame in client.frames()]
+        assert [text_of(frames), frames[-1].data, client.clean_end] == [SAID, DONE, True]
+
+
+async def test_a_stream_that_is_superseded_ends_with_its_error_and_no_token_behind_it() -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(2))
+    scripts = iter([flowing(Stall(), count=100_000), WHOLE])
+    fu.scripts[CHAT] = lambda _: next(scripts)
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as first:
+        await first.post(CHAT, chat(), KEY)
+        frames = first.frames()
+        got = [await anext(frames) for _ in range(TOKENS)]
+        async with await gateway.client() as second:
+            await second.post(CHAT, chat(), KEY)
+            assert text_of([frame async for frame in second.frames()]) == SAID
+        got += [frame async for frame in frames]
+        said = text_of(got)
+        assert said == "".join(f" {number}" for number in range(len(said.split())))
+        assert error_in(got)["code"] == "superseded"
+
+
+@pytest.mark.parametrize("leave", [RawClient.close, RawClient.reset, RawClient.half_close])
+async def test_a_client_that_leaves_amid_its_tokens_ends_the_generation(
+    leave: Callable[[RawClient], None],
+) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: flowing(Stall(), count=100_000)})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
+        await client.post(CHAT, chat())
+        frames = client.frames()
+        for _ in range(TOKENS):
+            await anext(frames)
+        leave(client)
+        await fu.until(lambda: not fu.generations[0].connection.is_open)
+
+
+async def test_a_client_that_stops_and_goes_reads_every_token_once(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection holds little, so the lane shuts and opens again and again."""
+    shut = 0
+    made, pause = Protocol.connection_made, Protocol.pause_writing
+
+    def made_small(protocol: Protocol, transport: asyncio.Transport) -> None:
+        made(protocol, transport)
+        transport.set_write_buffer_limits(high=2000)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+
+    def paused(protocol: Protocol) -> None:
+        nonlocal shut
+        shut += 1
+        pause(protocol)
+
+    monkeypatch.setattr(Protocol, "connection_made", made_small)
+    monkeypatch.setattr(Protocol, "pause_writing", paused)
+    fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=1000)})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.post(CHAT, chat())
+            got = []
+            async for frame in client.frames():
+                got.append(frame)
+                if len(got) % 100 == 0:
+                    client.stop_reading()
+                    await asyncio.sleep(0.1)
+                    client.resume_reading()
+    assert text_of(got) == "".join(f" {number}" for number in range(1000))
+    assert shut > 2
+    assert lane.taken > 100
+
+
+async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None:
+    """The head of the second finds the connection full."""
+    big: Script = [Write(H), Flood(4_000_000, T("x" * 100)), *END_OF_ALL]
+    scripts = iter([big, WHOLE])
+    fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.send(request_bytes("POST", CHAT, json=chat()) * 2)
+            await client.head()
+            client.stop_reading()
+            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            client.resume_reading()
+            assert [frame.data async for frame in client.frames()][-1] == DONE
+            await client.head()
+            assert text_of([frame async for frame in client.frames()]) == SAID
+
+
+async def test_a_stream_in_its_course_ends_in_its_own_time_at_sigterm(lane: Lane, tmp_path: Path) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=500)})
+    async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
+        async with await served.client() as client:
+            await client.post(CHAT, chat())
+            frames = client.frames()
+            got = [await anext(frames) for _ in range(20)]
+            served.process.send_signal(signal.SIGTERM)
+            got += [frame async for frame in frames]
+        assert text_of(got) == "".join(f" {number}" for number in range(500))
+        assert await served.exit_code() == 0
+    lane.taken += 1  # in another process
