@@ -82,6 +82,7 @@ class Relay:
         scrub: Callable[[bytes], bytes],
         loop: asyncio.AbstractEventLoop,
         on_answer: Callable[[], None] = lambda: None,
+        on_first_event: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_answer` is called when the backend has said something: an event, or a complete answer."""
         self.state = RelayState.OPENING
@@ -94,6 +95,7 @@ class Relay:
         self._scrub = scrub
         self._loop = loop
         self._on_answer = on_answer
+        self._on_first_event = on_first_event
         self._opening: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
         self._status = 0
@@ -181,6 +183,7 @@ class Relay:
                     self._loop.call_soon(self._learn)
                 if frames.parsed and not self._lease.delivered:
                     self._lease.delivered = True
+                    self._on_first_event()
                     self._on_answer()
                 if frames.sentinel or frames.error is not None:
                     self._ending()

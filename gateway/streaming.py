@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from starlette.types import Receive, Scope, Send
 
@@ -53,6 +53,7 @@ class StreamingAnswer:
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
         """Why the request was ended; where a backend was asked already, there is no second attempt."""
+        self._on_first_event: Callable[[], None] = lambda: None
         self._relay: Relay | None = None
         self._lease: Lease | None = None
 
@@ -80,6 +81,7 @@ class StreamingAnswer:
                 watch.on_stop = out.stop
                 out.on_cut = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
+                self._on_first_event = watchdog.begin
                 try:
                     await self._run(out, frames)
                 finally:
@@ -198,6 +200,7 @@ class StreamingAnswer:
             scrub=backend.scrubber(generation.identity.model),
             loop=self._loop,
             on_answer=backend.answered,
+            on_first_event=self._on_first_event,
         )
         request = backend.outgoing(
             generation.door.upstream_path, generation.body_for(lease), generation.headers

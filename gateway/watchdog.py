@@ -16,8 +16,7 @@ Proof of life that is no event (headers, comments) counts for none of them.
 A token that takes the express lane is counted and not timed: asking for the time would be a seventh of what
 it costs here. So while tokens pass the count is looked at, `LOOKS` times within the shortest silence that
 matters, and the last one is known to have come between two looks. A keep-alive takes the earlier one, so that
-it is never late; a cut takes the later one, so that it is never early. Nobody has looked before the first
-moment at which something could be due: one keep-alive behind it may come although tokens pass.
+it is never late; a cut takes the later one, so that it is never early.
 """
 
 from __future__ import annotations
@@ -84,6 +83,12 @@ class Watchdog:
         self._untimed_after = self._untimed_before = 0.0
         """Between these two moments the last event came that was not timed."""
         self._arm(loop.time(), times())
+
+    def begin(self) -> None:
+        """The first event has come: what follows may be counted only."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._arm(self._loop.time(), self._look(self._loop.time()))
 
     def close(self) -> None:
         if self._timer is not None:

@@ -4,6 +4,7 @@ import pytest
 
 from bench.line import Client
 from gateway.protocol import Protocol
+from gateway.watchdog import Watchdog
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.notation import DONE, END, STOP, H, T, chunked
@@ -82,3 +83,18 @@ async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> Non
     assert [before is None, client.writer.now is None] == [False, True]
     assert not client.writer.piece(b"a")
     assert client.kept == []
+
+
+async def test_the_watchdog_hears_of_the_first_event_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Watchdog] = []
+    begin = Watchdog.begin
+
+    def noted(watchdog: Watchdog) -> None:
+        begun.append(watchdog)
+        begin(watchdog)
+
+    monkeypatch.setattr(Watchdog, "begin", noted)
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        await read_stream(gateway.url, CHAT, chat(seed=1))
+    assert len(begun) == 1
