@@ -7,6 +7,7 @@ may let the client be slow, or its connection fail.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, cast
 
@@ -35,10 +36,16 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encod
 class Line:
     """`async with` it. Belongs to the running event loop."""
 
-    def __init__(self, *, keep: bool = False, direct: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        keep: bool = False,
+        direct: bool = True,
+        taken: Callable[[bytes], object] | None = None,
+    ) -> None:
         """`keep`: what the client gets. `direct`: whether the server offers a plain write."""
         loop = asyncio.get_running_loop()
-        self.client = Client(keep=keep)
+        self.client = Client(keep=keep, taken=taken)
         self.meter = Meter()
         self.out = Downstream(
             self.client.send,
@@ -101,7 +108,8 @@ class Line:
 class Client:
     """Its connection, as far as `ChunkWriter` asks uvicorn for it."""
 
-    def __init__(self, *, keep: bool) -> None:
+    def __init__(self, *, keep: bool, taken: Callable[[bytes], object] | None = None) -> None:
+        """`taken` gets what is written, instead of all that is kept and counted here."""
         self.write_paused = False
         self.disconnected = False
         self.response_complete = False
@@ -116,7 +124,9 @@ class Client:
         self._room = asyncio.Event()
         self._room.set()
         self.writer = ChunkWriter(
-            cast("RequestResponseCycle", self), cast("FlowControl", self), self._transport_write
+            cast("RequestResponseCycle", self),
+            cast("FlowControl", self),
+            cast("Callable[[bytes], None]", taken or self._transport_write),
         )
 
     def pause(self) -> None:

@@ -1,0 +1,81 @@
+"""`python -m bench.cold`: what one token costs of our own, warm and cold, without sockets.
+
+A loop that only forwards finds its caches as it left them. A gateway does not: between two tokens the core
+sleeps, or somebody else uses them. So between two tokens other code runs here (digests, compression, a query)
+and two megabytes are written, and only the way of the token is timed, from the read callback to the write.
+
+A tool to compare two states of the code on one machine, a few runs each in turn; one figure says little.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import hashlib
+import sqlite3
+import statistics
+import sys
+import zlib
+from collections import deque
+from contextlib import AsyncExitStack
+from time import perf_counter_ns
+
+import uvloop
+
+from bench.guard import events
+from bench.line import CHUNKED, Line
+
+__all__ = ["main"]
+
+STREAMS = 32
+TOKENS = 3000
+SETTLED = 100
+"""Events of each stream that go before."""
+_DIRT = bytearray(2 << 20)
+_BLOB = bytes(range(256)) * 4
+
+
+def _others_run(database: sqlite3.Connection) -> None:
+    _DIRT[:] = bytes(len(_DIRT))
+    for digest in (hashlib.sha512, hashlib.blake2b, hashlib.sha3_256, hashlib.md5):
+        digest(_BLOB).digest()
+    zlib.compress(_BLOB)
+    bz2.compress(_BLOB)
+    database.execute("SELECT sum(a + 1), b FROM t WHERE a > 3 GROUP BY b ORDER BY 1").fetchall()
+
+
+async def _token_us(*, cold: bool) -> float:
+    """The median."""
+    reads = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(TOKENS + SETTLED)]
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE t(a, b)")
+    taken: deque[bytes] = deque(maxlen=1)
+    async with AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(Line(taken=taken.append)) for _ in range(STREAMS)]
+        for line in lines:
+            line.read(CHUNKED)
+            for read in reads[:SETTLED]:
+                line.read(read)
+                await line.settle()
+        gc.collect()
+        gc.freeze()
+        took = []
+        for number, read in enumerate(reads[SETTLED:]):
+            line = lines[number % STREAMS]
+            if cold:
+                _others_run(database)
+            began = perf_counter_ns()
+            line.read(read)
+            took.append(perf_counter_ns() - began)
+    database.close()
+    return statistics.median(took) / 1e3
+
+
+def main() -> int:
+    for name, cold in (("warm", False), ("cold", True)):
+        print(f"{name}: {uvloop.run(_token_us(cold=cold)):.2f} µs a token")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
