@@ -20,8 +20,8 @@ from tests.support.virtual_time import run_virtual
 class SlowClient(Client):
     """Its `send` waits as uvicorn's does, and nothing may be written past it."""
 
-    def __init__(self, *, keep: bool) -> None:
-        super().__init__(keep=keep)
+    def __init__(self, *, keep: bool, taken: Callable[[bytes], object] | None = None) -> None:
+        super().__init__(keep=keep, taken=taken)
         self.keeps_up = asyncio.Event()
         self.keeps_up.set()
 
