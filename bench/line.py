@@ -181,7 +181,7 @@ class _Backend:
         self.connection = UpstreamConnection(loop)
         self.connection.connection_made(_Socket())
 
-    async def open(self, _: Outgoing, sink: Sink) -> Exchange:
+    def begin(self, _: Outgoing, sink: Sink) -> Exchange:
         self.connection.send(b"", (), sink)
         return Exchange(self.connection)
 

@@ -24,8 +24,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Concatenate, ParamSpec
 
-import httpx
-
 from admission import Lease, Outcome
 from gateway.answers import error_of_answer, error_of_event
 from gateway.context import RequestContext
@@ -96,7 +94,6 @@ class Relay:
         self._loop = loop
         self._on_answer = on_answer
         self._on_first_event = on_first_event
-        self._opening: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None
         self._status = 0
         self._answer = bytearray()
@@ -115,21 +112,9 @@ class Relay:
         return self.state in _OVER
 
     def start(self, transport: UpstreamTransport, request: Outgoing) -> None:
-        """Send the request, in a task of its own. The relay fails if the backend cannot be reached."""
+        """Send the request. The relay fails if the backend cannot be reached."""
         self._context.asked_at = self._loop.time()
-        self._opening = self._loop.create_task(self._open(transport, request), name="upstream open")
-
-    async def _open(self, transport: UpstreamTransport, request: Outgoing) -> None:
-        try:
-            self._exchange = await transport.open(request, self)
-        except httpx.TransportError as error:
-            failure = UpstreamError(
-                "upstream_unreachable", "the backend could not be reached", retry_safe=True
-            )
-            failure.__cause__ = error
-            self.fail(failure)
-        except Exception as error:
-            self.crashed(error)
+        self._exchange = transport.begin(request, self)
 
     @_guarded
     def fail(self, error: GatewayError) -> None:
@@ -214,13 +199,20 @@ class Relay:
             self._on_answer()
             self._fail(self._refusal(), Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
         elif not self.over:
-            self._fail(_cut_short(end), Outcome.ABANDONED)
+            self._fail(self._broken_off(end), Outcome.ABANDONED)
 
     # -- mechanism
 
     @_guarded
     def _learn(self) -> None:
         self._frames.learn()
+
+    def _broken_off(self, end: End) -> GatewayError:
+        if end is not End.UNREACHABLE:
+            return _cut_short(end)
+        error = UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
+        error.__cause__ = self._exchange.failure if self._exchange is not None else None
+        return error
 
     def _refusal(self) -> GatewayError:
         """What the answer that is no stream says, as far as it has come."""
@@ -257,15 +249,14 @@ class Relay:
         """Close what is open, then give the lease back. Harmless when it was done before."""
         if self._grace is not None:
             self._grace.cancel()
-        if self._exchange is None:
-            if self._opening is not None:
-                self._opening.cancel()
+        exchange = self._exchange
+        if exchange is None:
             self._lease.release(Outcome.UNUSED)
             return
         try:
-            self._exchange.close()
+            exchange.close()
         finally:
-            self._lease.release(outcome)
+            self._lease.release(outcome if exchange.sent else Outcome.UNUSED)
 
     def _stop_upstream(self) -> None:
         """The client's buffer is full."""

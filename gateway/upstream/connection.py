@@ -8,13 +8,16 @@ pause reading when its buffer is full.
     IDLE --send()--> WAITING --headers--> RECEIVING --final chunk or length--> COMPLETE --reuse--> IDLE
                         \\---------------------\\-- closed, broken, cut short --> CLOSED
 
-Every exchange ends in exactly one `Sink.ended`. A body without length and chunking ends with the
-connection, which looks the same as a backend that died: it counts as cut short.
+An exchange may begin before there is a connection: what it has to send leaves as soon as there is one, or by
+`push` through a socket that the event loop does not know yet. Every exchange ends in exactly one
+`Sink.ended`. A body without length and chunking ends with the connection, which looks the same as a backend
+that died: it counts as cut short.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import zlib
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -43,6 +46,8 @@ class End(Enum):
     """What came was no HTTP message, or in an encoding that was not asked for."""
     CLOSED = "closed"
     """We closed it."""
+    UNREACHABLE = "unreachable"
+    """There was no connection, and nothing was sent."""
 
 
 class Sink(Protocol):
@@ -79,6 +84,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_between_chunks",
+        "_dialling",
         "_express",
         "_head_bytes",
         "_headers",
@@ -88,11 +94,15 @@ class UpstreamConnection(asyncio.Protocol):
         "_push",
         "_reading",
         "_sink",
+        "_socket",
         "_transport",
+        "_unsent",
         "closed",
         "exchanges",
+        "failure",
         "heard",
         "received_bytes",
+        "sent",
         "state",
     )
 
@@ -102,9 +112,18 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self.received_bytes = False
         """Whether any byte of the current response has come."""
+        self.sent = False
+        """Whether anything of the current request may have reached the backend."""
+        self.failure: BaseException | None = None
+        """Why there was no connection."""
         self.exchanges = 0
         self.heard = False
         """Whether anything has come since this was set to False."""
+        self._dialling: asyncio.Task[None] | None = None
+        self._socket: socket.socket | None = None
+        """What is connected already, and not yet the event loop's."""
+        self._unsent: list[bytes | memoryview] = []
+        """What waits for the connection."""
         self._transport: asyncio.Transport | None = None
         self._sink: Sink | None = None
         self._in_head = True
@@ -123,13 +142,14 @@ class UpstreamConnection(asyncio.Protocol):
     # -- what its user calls
 
     def send(self, head: bytes, body: Sequence[bytes | memoryview], sink: Sink) -> None:
-        """Begin an exchange. The connection must be IDLE."""
-        assert self._transport is not None
-        if not self.reusable:  # it was closed between the dialling and this moment
-            sink.ended(End.CUT_SHORT)
+        """Begin an exchange. The connection must be IDLE; it need not be made yet."""
+        transport = self._transport
+        if self.state is not State.IDLE or (transport is not None and transport.is_closing()):
+            sink.ended(End.CUT_SHORT)  # it was closed between the dialling and this moment
             return
         self.state = State.WAITING
         self.received_bytes = False
+        self.sent = False
         self.exchanges += 1
         self._in_head = True
         self._between_chunks = False
@@ -139,10 +159,39 @@ class UpstreamConnection(asyncio.Protocol):
         self._push = sink.body
         self._parser = httptools.HttpResponseParser(self)
         if sum(map(len, body)) > BURST_BYTES:
-            for piece in (head, *body):
-                self._transport.write(piece)
+            self._unsent += (head, *body)
         else:
-            self._transport.write(b"".join((head, *body)))
+            self._unsent.append(b"".join((head, *body)))
+        if transport is not None:
+            self._send_rest(transport)
+
+    def push(self, connected: socket.socket) -> None:
+        """Have a socket send what it takes without waiting, before it is this connection's.
+
+        Raises `OSError` if it takes nothing; then nothing has changed, and it is not ours.
+        """
+        first = self._unsent[0]
+        size = connected.send(first)
+        self._socket = connected
+        self.sent = True
+        self._unsent[0] = memoryview(first)[size:]
+
+    def take_socket(self) -> socket.socket:
+        """For the event loop: whoever takes it makes this connection of it, or closes it."""
+        taken, self._socket = self._socket, None
+        assert taken is not None
+        return taken
+
+    def wait_for(self, dialling: asyncio.Task[None]) -> None:
+        """It makes the connection, or fails. Closing the connection cancels it."""
+        self._dialling = dialling
+        dialling.add_done_callback(self._dialled)
+
+    async def connected(self) -> bool:
+        """Wait until there is a connection; False if there is none."""
+        if self._dialling is not None:
+            await asyncio.wait([self._dialling])
+        return self._transport is not None
 
     @property
     def reusable(self) -> bool:
@@ -154,11 +203,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._end(End.CLOSED)
         if self._transport is not None:
             self._transport.abort()
-
-    def discard(self) -> None:
-        """Dialling failed or was given up: uvloop then drops a transport without a word to its protocol."""
-        self.close()
-        self.connection_lost(None)
+        elif self._dialling is not None:
+            self._dialling.cancel()
 
     def pause(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
@@ -176,6 +222,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if self.state is State.CLOSED:
             self._transport.abort()
+        elif self._unsent:
+            self._send_rest(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
@@ -262,6 +310,23 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(End.COMPLETE, State.COMPLETE)
 
     # -- mechanism
+
+    def _send_rest(self, transport: asyncio.Transport) -> None:
+        self.sent = True
+        for piece in self._unsent:
+            transport.write(piece)
+        self._unsent = []
+
+    def _dialled(self, dialling: asyncio.Task[None]) -> None:
+        """Where it failed or was given up, uvloop drops a transport without a word to its protocol."""
+        self._dialling = None
+        self.failure = None if dialling.cancelled() else dialling.exception()
+        if dialling.cancelled() or self.failure is not None:
+            self._end(End.CUT_SHORT if self.sent else End.UNREACHABLE)
+            self.close()
+            if self._socket is not None:
+                self._socket.close()
+            self.connection_lost(None)
 
     def _let_others_in(self) -> None:
         """libuv goes on reading a busy socket many times before it looks at another: end its turn here."""

@@ -1,13 +1,17 @@
 """Requests to one backend: httpx's transport interface over connections that push.
 
-Two ways to use it:
+Ways to use it:
 
-* `open(outgoing, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
+* `begin(outgoing, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
+  It does not wait, and `sink` hears of every failure; `open` is the same for whoever wants to wait.
 * `handle_async_request(request)`, httpx's own interface, for answers that are read whole.
 
 llama-server closes the connection after every stream, so streams never reuse one. Other answers do: an idle
 connection is kept for less than the five seconds after which llama-server closes it, and when a reused
 one turns out to be stale (closed with no byte of a response) the request is sent once more, on a new one.
+
+A backend on the same machine takes a connection at once: the request then leaves in the very step in which it
+was made, and the event loop gets the socket while the backend works already.
 
 There is no limit on connections here: leases are the only limit, and a second queue would hide from them.
 """
@@ -16,6 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +35,9 @@ __all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
 IDLE_S = 4.0
 
 
+Near = tuple[socket.AddressFamily, str | tuple[str, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a backend listens: a host and port, or a Unix socket."""
@@ -37,11 +46,26 @@ class Address:
     port: int
     tls: bool = False
     unix_socket: str | None = None
+    near: Near | None = None
+    """Family and address of a plain socket on the same machine, where connecting takes no time."""
 
     @classmethod
     def of(cls, url: httpx.URL, unix_socket: str | None) -> Address:
         tls = url.scheme == "https"
-        return cls(url.host, url.port or (443 if tls else 80), tls, unix_socket)
+        port = url.port or (443 if tls else 80)
+        near = _loopback(url.host, port) if not tls else None
+        if unix_socket is not None:
+            near = socket.AF_UNIX, unix_socket
+        return cls(url.host, port, tls, unix_socket, near)
+
+
+def _loopback(host: str, port: int) -> Near | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    return (family, (host, port)) if address.is_loopback else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +88,7 @@ class Outgoing:
 
 
 class Exchange:
-    """A request that was sent and the connection that carries it."""
+    """A request, and the connection that carries it or is to carry it."""
 
     __slots__ = ("_connection",)
 
@@ -73,6 +97,16 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange on {self._connection!r}>"
+
+    @property
+    def sent(self) -> bool:
+        """Whether anything of the request may have reached the backend."""
+        return self._connection.sent
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why there was no connection, where that is known."""
+        return self._connection.failure
 
     def pause(self) -> None:
         """Stop reading: the consumer's buffer is full."""
@@ -137,10 +171,19 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         """New connections go there; those that are open end by themselves."""
         self._address = address
 
+    def begin(self, outgoing: Outgoing, sink: Sink) -> Exchange:
+        """Send on a new connection. All that comes of it goes to `sink`, and later than this call."""
+        return Exchange(self._begun(outgoing, sink))
+
     async def open(self, outgoing: Outgoing, sink: Sink) -> Exchange:
-        """Connect and send; the response goes to `sink`."""
-        connection = await self._connect()
-        connection.send(outgoing.head, outgoing.body, sink)
+        """The same; returns when there is a connection, and raises if there is none."""
+        connection = self._begun(outgoing, sink)
+        try:
+            if not await connection.connected():
+                raise _failure(End.UNREACHABLE, connection)
+        except BaseException:
+            connection.close()
+            raise
         return Exchange(connection)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -148,7 +191,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         if connection is not None:
             with contextlib.suppress(_Stale):
                 return await self._answer(request, connection)
-        return await self._answer(request, await self._connect())
+        return await self._answer(request, UpstreamConnection(asyncio.get_running_loop()))
 
     async def aclose(self) -> None:
         """Close every connection. Bounded: nothing is waited for but the sockets' own end."""
@@ -166,6 +209,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         body = _Body(self, connection)
         outgoing = Outgoing.of(request)
         connection.send(outgoing.head, outgoing.body, body)
+        if not reused:
+            self._dial(connection)
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
@@ -178,29 +223,44 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             raise
         return httpx.Response(status, headers=headers, stream=body, extensions={"http_version": b"HTTP/1.1"})
 
-    async def _connect(self) -> UpstreamConnection:
-        loop = asyncio.get_running_loop()
-        connection = UpstreamConnection(loop)
-        self._connections.add(connection)
-        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
-        try:
-            async with asyncio.timeout(self.connect_timeout_s):
-                await self._dial(loop, connection)
-        except BaseException as error:
-            connection.discard()
-            if isinstance(error, TimeoutError):
-                raise httpx.ConnectTimeout(f"no connection within {self.connect_timeout_s} s") from error
-            if isinstance(error, OSError):
-                raise httpx.ConnectError(str(error)) from error
-            raise
+    # -- connecting
+
+    def _begun(self, outgoing: Outgoing, sink: Sink) -> UpstreamConnection:
+        connection = UpstreamConnection(asyncio.get_running_loop())
+        connection.send(outgoing.head, outgoing.body, sink)
+        self._dial(connection)
         return connection
 
-    async def _dial(self, loop: asyncio.AbstractEventLoop, connection: UpstreamConnection) -> None:
-        address = self._address
-        if address.unix_socket is not None:
-            await loop.create_unix_connection(lambda: connection, address.unix_socket)
+    def _dial(self, connection: UpstreamConnection) -> None:
+        """Make a connection for what it has to send."""
+        self._connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
+        near = self._address.near
+        at_once = near is not None and _pushed(connection, *near)
+        dialled = self._adopt(connection) if at_once else self._connect(connection)
+        connection.wait_for(asyncio.get_running_loop().create_task(dialled, name="upstream dial"))
+
+    async def _adopt(self, connection: UpstreamConnection) -> None:
+        """Give the event loop a socket that is connected."""
+        loop, taken = asyncio.get_running_loop(), connection.take_socket()
+        if taken.family == socket.AF_UNIX:
+            await loop.create_unix_connection(lambda: connection, sock=taken)
         else:
-            await loop.create_connection(lambda: connection, address.host, address.port, ssl=self._ssl)
+            await loop.create_connection(lambda: connection, sock=taken)
+
+    async def _connect(self, connection: UpstreamConnection) -> None:
+        loop, address = asyncio.get_running_loop(), self._address
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                if address.unix_socket is not None:
+                    await loop.create_unix_connection(lambda: connection, address.unix_socket)
+                else:
+                    host, port = address.host, address.port
+                    await loop.create_connection(lambda: connection, host, port, ssl=self._ssl)
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection within {self.connect_timeout_s} s") from error
+
+    # -- connections that are kept
 
     def _take_idle(self) -> UpstreamConnection | None:
         now = asyncio.get_running_loop().time()
@@ -256,7 +316,7 @@ class _Body(httpx.AsyncByteStream):
         if end is End.COMPLETE:
             self._transport.keep(self._connection)
         if not self.started.done():
-            self.started.set_exception(_failure(end))
+            self.started.set_exception(_failure(end, self._connection))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
@@ -269,13 +329,35 @@ class _Body(httpx.AsyncByteStream):
             elif self.end is End.COMPLETE:
                 return
             else:
-                raise _failure(self.end)
+                raise _failure(self.end, self._connection)
 
     async def aclose(self) -> None:
         if self.end is not End.COMPLETE:
             self._connection.close()
 
 
-def _failure(end: End) -> httpx.TransportError:
-    kind = httpx.RemoteProtocolError if end is End.BROKEN else httpx.ReadError
-    return kind(f"response {end.value}")
+def _pushed(
+    connection: UpstreamConnection, family: socket.AddressFamily, address: str | tuple[str, int]
+) -> bool:
+    """Whether the request is on its way already: Linux connects within the machine in the call that asks for
+    it, although it says that it has only begun. Whatever goes wrong goes wrong again for whoever waits."""
+    try:
+        connected = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return False
+    try:
+        connected.setblocking(False)
+        connected.connect_ex(address)
+        connection.push(connected)
+    except OSError:
+        connected.close()
+        return False
+    return True
+
+
+def _failure(end: End, connection: UpstreamConnection) -> httpx.TransportError:
+    if end is End.UNREACHABLE:
+        kind = httpx.ConnectTimeout if isinstance(connection.failure, TimeoutError) else httpx.ConnectError
+        return kind(str(connection.failure))
+    broken = end is End.BROKEN
+    return (httpx.RemoteProtocolError if broken else httpx.ReadError)(f"response {end.value}")
