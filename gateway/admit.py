@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from starlette.types import Scope
 
 from admission import AdmissionQueue, Demand, Lease, Outcome, Priority, Refusal, Refused, Scheduler, Ticket
-from gateway.context import TenantIdentity
+from gateway.context import TenantIdentity, headers_of
 from gateway.errors import CapacityError
 
 __all__ = ["granted", "owned", "priority_of", "refusal", "submit"]
@@ -74,6 +74,6 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
 
 def priority_of(scope: Scope, tenant: TenantIdentity) -> Priority:
     """The header can only lower what the tenant has."""
-    asked = dict(scope["headers"]).get(b"x-slotgate-priority", b"")
+    asked = headers_of(scope).get(b"x-slotgate-priority", b"")
     batch = tenant.batch_only or asked.strip().lower() == b"batch"
     return Priority.BATCH if batch else Priority.INTERACTIVE

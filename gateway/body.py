@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from starlette.types import Receive, Scope
 
+from gateway.context import headers_of
 from gateway.errors import ClientError, ClientGone
+from gateway.stepping import within
 
 __all__ = ["Body", "read_body", "read_pieces", "with_members"]
 
@@ -44,8 +46,9 @@ async def read_pieces(
     as the limit is known to be passed, by the length that is announced or by the bytes that came; 408 when it
     is not whole within `timeout_s`; `ClientGone`.
     """
-    headers = dict(scope["headers"])
-    _check_encoding(headers.get(b"content-encoding", b"identity"))
+    headers = headers_of(scope)
+    if encoding := headers.get(b"content-encoding"):
+        _check_encoding(encoding)
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
@@ -53,8 +56,7 @@ async def read_pieces(
     size, more = 0, True
     while more:
         try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
+            message = await within(receive(), deadline)
         except TimeoutError as error:
             said = f"the request body was not complete within {timeout_s:g} s"
             raise ClientError("body_timeout", said, status=408, kind="timeout_error") from error

@@ -5,14 +5,16 @@ It travels in the ASGI scope's `state`, under one key, and holds plain facts onl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from starlette.types import Scope
 
-__all__ = ["Caller", "RequestContext", "TenantIdentity", "context_of"]
+__all__ = ["Caller", "RequestContext", "TenantIdentity", "context_of", "headers_of"]
 
 _KEY = "slotgate"
+_HEADERS = "slotgate.headers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,15 @@ def _ms(seconds: float | None) -> float | None:
 
 def attach(scope: Scope, context: RequestContext) -> None:
     scope.setdefault("state", {})[_KEY] = context
+
+
+def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """The request's headers by name; of several with one name the last. Made once a request."""
+    state = scope.setdefault("state", {})
+    headers: dict[bytes, bytes] | None = state.get(_HEADERS)
+    if headers is None:
+        headers = state[_HEADERS] = dict(scope["headers"])
+    return headers
 
 
 def context_of(scope: Scope) -> RequestContext:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from starlette.types import Send
@@ -25,6 +25,7 @@ from starlette.types import Send
 from gateway.buffers import GUARANTEED_BYTES, BufferBudget, Holding
 from gateway.chunk_writer import ChunkWriter
 from gateway.errors import ClientGone
+from gateway.stepping import Continued
 from gateway.template import Template
 
 __all__ = ["Downstream"]
@@ -80,7 +81,7 @@ class Downstream:
         self._full = False
         self._stopped = False
         self._failure: Exception | None = None
-        self._blocked: _Continued | None = None
+        self._blocked: Continued[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -257,7 +258,7 @@ class Downstream:
         except Exception as error:
             self.fail(error)
         else:
-            self._blocked = _Continued(sending, waiting_for)
+            self._blocked = Continued(sending, waiting_for)
 
     def _delivered(self, *, more: bool) -> None:
         """A `send` has returned."""
@@ -280,35 +281,6 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-class _Continued:
-    """A coroutine that was stepped by hand until it first waited, to be awaited for the rest."""
-
-    __slots__ = ("_coroutine", "_waiting_for")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: Any) -> None:  # noqa: ANN401
-        self._coroutine = coroutine
-        self._waiting_for = waiting_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        waiting_for = self._waiting_for
-        while True:
-            try:
-                value = yield waiting_for
-            except BaseException as error:
-                waiting_for = self._step(self._coroutine.throw, error)
-            else:
-                waiting_for = self._step(self._coroutine.send, value)
-            if waiting_for is self:
-                return
-
-    def _step(self, resume: Callable[[Any], Any], argument: Any) -> Any:  # noqa: ANN401
-        """What the coroutine waits for next; ourselves when it has returned."""
-        try:
-            return resume(argument)
-        except StopIteration:
-            return self
 
 
 def _nothing() -> None:

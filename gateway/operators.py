@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from gateway.context import headers_of
 from gateway.errors import ClientError
 from gateway.sessions import LIFETIME_S, Sessions
 from gateway.wrong_keys import WrongKeys
@@ -121,7 +122,7 @@ def check_origin(scope: Scope, *, needed: bool = True) -> None:
 
     The scheme is not compared: a proxy that speaks TLS for us does not always say so.
     """
-    headers = dict(scope["headers"])
+    headers = headers_of(scope)
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
     if origin is None and not needed:
         return
@@ -159,7 +160,7 @@ def _cookies(scope: Scope) -> Iterator[str]:
 
 
 def _set_cookie(scope: Scope, session_id: str, lifetime_s: int) -> bytes:
-    forwarded = dict(scope["headers"]).get(b"x-forwarded-proto", b"").strip().lower()
+    forwarded = headers_of(scope).get(b"x-forwarded-proto", b"").strip().lower()
     secure = "; Secure" if "https" in (scope.get("scheme"), forwarded.decode("latin-1")) else ""
     attributes = f"Path=/admin; Max-Age={lifetime_s}; HttpOnly; SameSite=Strict{secure}"
     return f"{_name(scope)}={session_id}; {attributes}".encode("latin-1")

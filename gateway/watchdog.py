@@ -76,13 +76,17 @@ class Watchdog:
         self._on_expired = on_expired
         self._expired: set[str] = set()
         self._last_keepalive_at = loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._look_s = min(limits.keepalive_interval_s, limits.idle_s) / LOOKS
         self._looked_at = loop.time()
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
         """Between these two moments the last event came that was not timed."""
-        self._arm(loop.time(), times())
+        self._timer = loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        """Not before the request is on its way: nothing is due sooner."""
+        self._arm(self._loop.time(), self._times())
 
     def begin(self) -> None:
         """The first event has come: what follows may be counted only."""

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from gateway.body import Body, read_body, read_pieces
-from gateway.context import TenantIdentity
+from gateway.context import TenantIdentity, headers_of
 from gateway.doors import Door
 from gateway.generation_request import BodyParser, GenerationRequest, Upgrade
 from gateway.multipart import Form, boundary_of
@@ -43,7 +43,7 @@ class Reader:
             body = await read_body(scope, receive, max_bytes=most, timeout_s=within_s)
             members = await self._bodies.parse(body)
             return Asked(GenerationRequest.of(members, door.body), members, body, len(body))
-        content_type = dict(scope["headers"]).get(b"content-type", b"")
+        content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
         async for piece in read_pieces(scope, receive, max_bytes=most, timeout_s=within_s):
             form.feed(piece)

@@ -21,7 +21,7 @@ from gateway.affinity import Trail
 from gateway.backend import Backend
 from gateway.catalogue import Model
 from gateway.chunks import Identity
-from gateway.context import RequestContext, TenantIdentity, context_of
+from gateway.context import RequestContext, TenantIdentity, context_of, headers_of
 from gateway.dialects import FrameOptions, KeepAlive
 from gateway.doors import Door
 from gateway.endpoints.asked import Asked, Reader
@@ -112,8 +112,8 @@ class Generate:
             trail=trail,
             sizes=self._fleet.prompt_sizes,
             limit_name=request.limit_name,
-            queue_events=dict(scope["headers"]).get(b"x-slotgate-queue-events", b"").strip() == b"1",
-            supersedes=dict(scope["headers"]).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
+            queue_events=headers_of(scope).get(b"x-slotgate-queue-events", b"").strip() == b"1",
+            supersedes=headers_of(scope).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
 
     def _tokens(self, model: Model, asked: Asked, tenant: TenantIdentity) -> tuple[int, bool]:
@@ -149,7 +149,7 @@ def _asked_slot(
 
 def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -> bytes:
     """What the client calls its conversation, under any of the names in use."""
-    headers = dict(scope["headers"])
+    headers = headers_of(scope)
     named = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), b"")
     key = members.get("prompt_cache_key")
     if not named and isinstance(key, str):
@@ -158,6 +158,6 @@ def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -
 
 
 def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:
-    asked = dict(scope["headers"]).get(b"x-slotgate-keepalive", b"").strip().lower()
+    asked = headers_of(scope).get(b"x-slotgate-keepalive", b"").strip().lower()
     forms: dict[bytes, KeepAlive] = {b"comment": "comment", b"chunk": "chunk", b"off": "off"}
     return forms.get(asked, settings.streaming.keepalive)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.context import headers_of
 from gateway.endpoints.by_method import unknown_path
 from gateway.page_files import File, Pages
 from gateway.replies import send_whole
@@ -63,7 +64,7 @@ class Redirect:
 
 async def _send(file: File, scope: Scope, send: Send) -> None:
     """Whole, or 304 to who has it already (RFC 9110, 13.1.2)."""
-    known = dict(scope["headers"]).get(b"if-none-match", b"")
+    known = headers_of(scope).get(b"if-none-match", b"")
     etags = {etag.strip().removeprefix(b"W/") for etag in known.split(b",")}
     headers = [*_HEADERS, (b"etag", file.etag)]
     if etags & {file.etag, b"*"}:

@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import Scope
 
 from gateway.backend import Backend
-from gateway.context import RequestContext
+from gateway.context import RequestContext, headers_of
 from gateway.errors import CapacityError
 
 __all__ = ["check_served", "upstream_headers", "widest"]
@@ -39,7 +39,7 @@ def upstream_headers(
         (b"accept", b"text/event-stream" if stream else b"application/json"),
         (b"x-request-id", context.id.encode()),
     ]
-    trace = context.traceparent or dict(scope["headers"]).get(b"traceparent")
+    trace = context.traceparent or headers_of(scope).get(b"traceparent")
     if trace:
         headers.append((b"traceparent", trace))
     return headers
