@@ -38,6 +38,17 @@ class StreamLimits:
     total_s: float
     client_stall_timeout_s: float
 
+    @property
+    def shortest_s(self) -> float:
+        """Before that nothing can be due."""
+        return min(
+            self.keepalive_interval_s,
+            self.first_byte_s,
+            self.idle_s,
+            self.total_s,
+            self.client_stall_timeout_s,
+        )
+
 
 @dataclass(slots=True)
 class StreamTimes:
@@ -75,24 +86,22 @@ class Watchdog:
         self._on_keepalive = on_keepalive
         self._on_expired = on_expired
         self._expired: set[str] = set()
-        self._last_keepalive_at = loop.time()
-        self._timer: asyncio.Handle | None = None
+        now = loop.time()
+        self._last_keepalive_at = now
         self._look_s = min(limits.keepalive_interval_s, limits.idle_s) / LOOKS
-        self._looked_at = loop.time()
+        self._looked_at = now
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
         """Between these two moments the last event came that was not timed."""
-        self._timer = loop.call_soon(self._start)
-
-    def _start(self) -> None:
-        """Not before the request is on its way: nothing is due sooner."""
-        self._arm(self._loop.time(), self._times())
+        self._timer: asyncio.TimerHandle | None = loop.call_at(now + limits.shortest_s, self._fire)
 
     def begin(self) -> None:
         """The first event has come: what follows may be counted only."""
-        if self._timer is not None:
+        self._looked_at = now = self._loop.time()
+        at = now + self._look_s
+        if self._timer is not None and self._timer.when() > at:
             self._timer.cancel()
-            self._arm(self._loop.time(), self._look(self._loop.time()))
+            self._timer = self._loop.call_at(at, self._fire)
 
     def close(self) -> None:
         if self._timer is not None:
