@@ -222,7 +222,7 @@ class Scheduler:
         now = self._clock()
         for gate in self._gates.values():
             self._review(gate, now)
-        while any(self._serve(gate, now) for gate in self._by_room()):
+        while self._waiting_by_tenant and any(self._serve(gate, now) for gate in self._by_room()):
             pass
         self.on_dispatch()
 

@@ -36,6 +36,7 @@ Chunk = dict[str, Any]
 REASONING_KINDS = ("reasoning_content", "reasoning")
 TEXT_KINDS = ("content", *REASONING_KINDS, "refusal")
 """Names of the delta fields that hold generated text, as llama-server, its kin and OpenAI write them."""
+_OUTPUT_KINDS = (*TEXT_KINDS, "tool_calls")
 
 KEPT_APART = ("usage", "timings", "prompt_progress", "error")
 """Fields beside the choices that make a chunk more than a piece of text."""
@@ -89,14 +90,16 @@ def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
     choices = chunk.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return None
-    if any(chunk.get(name) is not None for name in KEPT_APART):
-        return None
+    for name in KEPT_APART:
+        if chunk.get(name) is not None:
+            return None
     choice = choices[0]
     delta = choice.get("delta")
     if choice.get("index") != 0 or not isinstance(delta, dict) or len(delta) != 1:
         return None
-    if any(value is not None for name, value in choice.items() if name not in ("index", "delta")):
-        return None
+    for name, value in choice.items():
+        if value is not None and name not in ("index", "delta"):
+            return None
     [(kind, text)] = delta.items()
     return (kind, text) if kind in TEXT_KINDS and isinstance(text, str) and text else None
 
@@ -104,13 +107,13 @@ def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
 def has_output(chunk: Chunk) -> bool:
     """Whether the chunk carries generated output: text of any kind, or a tool call."""
     choices = chunk.get("choices")
-    if not isinstance(choices, list):
-        return False
-    deltas = [choice.get("delta") for choice in choices if isinstance(choice, dict)]
-    return any(
-        isinstance(delta, dict) and any(delta.get(kind) for kind in (*TEXT_KINDS, "tool_calls"))
-        for delta in deltas
-    )
+    for choice in choices if isinstance(choices, list) else ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if isinstance(delta, dict):
+            for kind in _OUTPUT_KINDS:
+                if delta.get(kind):
+                    return True
+    return False
 
 
 def _mixes_kinds(choice: object) -> bool:

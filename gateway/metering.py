@@ -14,6 +14,7 @@ __all__ = ["Meter"]
 
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
+_COUNTS = (*_PROMPT, *_COMPLETION)
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _AROUND = ("response", "message")
 """Members in which a usage may stand instead of at the top."""
@@ -47,14 +48,13 @@ class Meter:
         """Take the counts from a chunk or a whole answer, if it states any."""
         usage = answer.get("usage")
         if usage is None:
-            inner: dict[str, Any] = next(
-                (answer[name] for name in _AROUND if isinstance(answer.get(name), dict)), {}
-            )
-            usage = inner.get("usage")
+            for name in _AROUND:
+                inner = answer.get(name)
+                if isinstance(inner, dict):
+                    usage = inner.get("usage")
+                    break
         timings = answer.get("timings")
-        if isinstance(usage, dict) and any(
-            isinstance(usage.get(name), int) for name in (*_PROMPT, *_COMPLETION)
-        ):
+        if isinstance(usage, dict) and any(isinstance(usage.get(name), int) for name in _COUNTS):
             self._usage(usage)
         elif isinstance(timings, dict) and not self.exact:
             self._timings(timings)
