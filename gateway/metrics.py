@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -42,6 +43,17 @@ _UPSTREAM_CODES = frozenset(
 _OTHER = "other"
 
 
+class _Series(NamedTuple):
+    """Of one tenant with one model: to look them up by their labels takes longer than to count."""
+
+    queued: Histogram
+    first: Histogram
+    between: Histogram
+    prompt: Counter
+    cached: Counter
+    completion: Counter
+
+
 class Metrics:
     """Of one gateway; `observe` is told of every request that has ended."""
 
@@ -49,6 +61,7 @@ class Metrics:
         self, scheduler: Scheduler, live: LiveAnswers, backends: Callable[[], list[Backend]]
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self._series: dict[tuple[str, str], _Series] = {}
         histogram = partial(Histogram, namespace="slotgate", registry=self.registry)
         counter = partial(Counter, namespace="slotgate", registry=self.registry)
         by_tenant = ("model", "tenant")
@@ -98,28 +111,36 @@ class Metrics:
         if context.model is None or context.duration_s is None:
             return
         model, tenant = context.model, context.tenant.name
+        series = self._series.get((model, tenant)) or self._new_series(model, tenant)
         self._duration.labels(model, tenant, context.final_outcome).observe(context.duration_s)
         if context.queue_s is not None:
-            self._queued.labels(model, tenant).observe(context.queue_s)
+            series.queued.observe(context.queue_s)
         if context.first_output_s is not None:
-            self._first.labels(model, tenant).observe(context.first_output_s)
-        self._count_tokens(context)
+            series.first.observe(context.first_output_s)
+        self._count_tokens(context, series)
         if context.outcome in ("client_gone", "client_stalled"):
             self._gone.labels(_phase(context)).inc()
         if context.code is not None:
             self._count_failure(context)
 
-    def _count_tokens(self, context: RequestContext) -> None:
-        for kind, count in (
-            ("prompt", context.prompt_tokens),
-            ("cached", context.cached_tokens),
-            ("completion", context.completion_tokens),
-        ):
-            self._tokens.labels(context.model, context.tenant.name, kind).inc(count)
+    def _new_series(self, model: str, tenant: str) -> _Series:
+        """As many as there are models and tenants."""
+        series = self._series[model, tenant] = _Series(
+            self._queued.labels(model, tenant),
+            self._first.labels(model, tenant),
+            self._between.labels(model),
+            *(self._tokens.labels(model, tenant, kind) for kind in ("prompt", "cached", "completion")),
+        )
+        return series
+
+    def _count_tokens(self, context: RequestContext, series: _Series) -> None:
+        series.prompt.inc(context.prompt_tokens)
+        series.cached.inc(context.cached_tokens)
+        series.completion.inc(context.completion_tokens)
         first, last = context.first_output_at, context.ended_at
         if first is not None and last is not None and context.completion_tokens > 1:
             between = (last - first) / (context.completion_tokens - 1)
-            self._between.labels(context.model).observe(between)
+            series.between.observe(between)
 
     def _count_failure(self, context: RequestContext) -> None:
         if context.code in _UPSTREAM_CODES:

@@ -91,6 +91,9 @@ class Protocol(HttpToolsProtocol):
         self._silent_bytes = 0
         """What the parser was fed since it last had something to tell."""
         self._plain_head = b""
+        self._head_due = False
+        self._head = b""
+        """Of the answer, for as long as it may leave together with what follows."""
         self._refusal: GatewayError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -204,7 +207,9 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        transport = CycleTransport(self.transport.write, self._is_leaving, self._answered_last)
+        self._flush_head()
+        self._head_due = True
+        transport = CycleTransport(self._write_answer, self._is_leaving, self._answered_last)
         cycle.transport = cast("asyncio.Transport", transport)
         if cycle.scope["http_version"] in ("0.9", "1.0"):
             app = cast("ASGI3Application", close_delimited(cast("ASGIApp", app), cycle))
@@ -213,6 +218,25 @@ class Protocol(HttpToolsProtocol):
             writer = ChunkWriter(cycle, self.flow, self.transport.write)
             self.writer = extensions["slotgate.write"] = writer
         super()._start_asgi_task(cycle, app)
+
+    def _write_answer(self, data: bytes) -> None:
+        """uvicorn writes a head by itself. Here it waits for what follows in the same turn of the loop, and
+        the client wakes up once."""
+        if self._head_due:
+            self._head_due = False
+            self._head = data
+            self.loop.call_soon(self._flush_head)
+        elif self._head:
+            head, self._head = self._head, b""
+            self.transport.write(head + data)
+        else:
+            self.transport.write(data)
+
+    def _flush_head(self) -> None:
+        """Nothing has followed it at once."""
+        head, self._head = self._head, b""
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
 
     def on_response_complete(self) -> None:
         """uvicorn keeps idle connections for whole seconds, and reads over the rest of a request that was
@@ -309,12 +333,14 @@ class Protocol(HttpToolsProtocol):
     def _linger(self) -> None:
         """Close our half and read over what still comes: bytes that nobody reads would make the kernel reset
         the connection, and a reset can overtake the answer (RFC 9112, 9.6)."""
+        self._flush_head()
         self._enter(Phase.LEAVING, LINGER_S, self._close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _close(self) -> None:
         """Close once all is sent, or when that takes too long; uvicorn waits for ever."""
+        self._flush_head()
         self._enter(Phase.LEAVING, FLUSH_S, self.transport.abort)
         self.transport.close()
 

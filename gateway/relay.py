@@ -162,6 +162,8 @@ class Relay:
         try:
             if self.state is RelayState.STREAMING:
                 frames = self._frames
+                if frames.curious:
+                    frames.learn()  # more of the same has come with it
                 if frames.feed(data):
                     return  # one more plain delta
                 if frames.curious:
@@ -189,6 +191,7 @@ class Relay:
 
     @_guarded
     def ended(self, end: End) -> None:
+        self._out.hand_over()  # what there is does not wait until the books are closed
         complete = end is End.COMPLETE
         if self.state is RelayState.STREAMING:
             self._frames.finish()

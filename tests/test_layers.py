@@ -31,7 +31,6 @@ THIRD_PARTIES = {
         "gateway.llama_probe",
         "gateway.monitor",
         "gateway.slot_cleaner",
-        "gateway.relay",
         "gateway.top.feed",
         "gateway.upstream.transport",
     },
