@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.connections import SPARE
 from gateway.keys import hash_key
-from gateway.protocol import MAX_AHEAD_BYTES, MAX_PIPELINED
+from gateway.protocol import MAX_AHEAD_BYTES, MAX_PIPELINED, Protocol
 from gateway.server import Server
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
@@ -716,6 +716,117 @@ async def test_a_client_that_closes_its_half_with_its_answer_unread_is_gone_at_o
 
 def stalled(gateway: Gateway) -> list[bool]:
     return [protocol.flow.write_paused for protocol in gateway.server.connections.connections]  # type: ignore[union-attr]
+
+
+# -- the head of an answer
+
+
+class Spied:
+    """A transport that remembers what it was given to write."""
+
+    def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
+        self._transport = transport
+        self._written = written
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+        self._transport.write(data)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Write by write, of all connections."""
+    written: list[bytes] = []
+    made = Protocol.connection_made
+
+    def spied(protocol: Protocol, transport: asyncio.Transport) -> None:
+        made(protocol, cast("asyncio.Transport", Spied(transport, written)))
+
+    monkeypatch.setattr(Protocol, "connection_made", spied)
+    return written
+
+
+OK: Any = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+@pytest.mark.parametrize("pieces", [(b"a",), (b"a", b"b"), ()])
+async def test_a_head_leaves_in_one_write_with_what_follows_it(
+    pieces: tuple[bytes, ...], written: list[bytes]
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(OK)
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        for _ in range(2):
+            await client.send(HEALTH)
+            await client.head()
+            assert await client.body() == b"".join(pieces)
+            assert client.clean_end
+    first = b"1\r\na\r\n" if pieces else b"0\r\n\r\n"
+    assert [data for data in written if data.startswith(b"HTTP/1.1 200")] == [written[0]] * 2
+    assert written[0].endswith(b"\r\n\r\n" + first)
+
+
+async def test_a_head_that_nothing_follows_leaves_by_itself() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(OK)
+        await told.wait()
+        await send({"type": "http.response.body", "body": b"late"})
+
+    told = asyncio.Event()
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        await client.send(HEALTH)
+        await client.head()
+        assert client.status == 200
+        told.set()
+        assert await client.body() == b"late"
+
+
+@pytest.mark.parametrize("how", ["hangs up", "fails"])
+async def test_a_head_is_not_lost_when_the_connection_closes_behind_it(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(OK)
+        if how == "fails":
+            raise LookupError(how)
+        scope["extensions"]["slotgate.hang_up"]()
+
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        await client.send(HEALTH)
+        await client.head()
+        assert client.status == 200
+        assert await client.body() == b""
+        assert client.clean_end is False
+    if how == "fails":
+        caplog.clear()
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close"])
+async def test_heads_of_pipelined_answers_without_a_body_come_in_order(more: bytes) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": 204, "headers": [(b"x-path", scope["raw_path"])]}
+        )
+        await send({"type": "http.response.body"})
+
+    asked = [
+        request_bytes("GET", f"/{number}", *([more] if more and number == 4 else [])) for number in range(5)
+    ]
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        await client.send(b"".join(asked))
+        for number in range(5):
+            head = await client.head()
+            assert (b"x-path", b"/%d" % number) in head.headers
+            assert await client.body() == b""
+        if more:
+            await closes(client)
 
 
 # -- closing

@@ -1,0 +1,259 @@
+"""A request to a backend on the same machine leaves at once; a connection may end while it is made."""
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.upstream import End, Outgoing, UpstreamTransport
+from gateway.upstream.transport import Address
+from tests.gateway.upstream.test_transport import Recorder, eventually
+from tests.support.notation import DONE, END, H, T, chunked
+
+pytestmark = pytest.mark.anyio
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
+ANSWER = H + chunked(T("a")) + chunked(DONE) + END
+REQUEST = Outgoing(HEAD + b"content-length: 2\r\n\r\n", (b"{}",))
+BYTES = REQUEST.head + b"{}"
+
+
+@contextmanager
+def listening(backlog: int = 16, path: Path | None = None) -> Iterator[socket.socket]:
+    """A backend that is played by hand: nothing of it needs the event loop."""
+    with closing(socket.socket(socket.AF_UNIX if path else socket.AF_INET)) as server:
+        server.settimeout(5)
+        server.bind(str(path) if path else ("127.0.0.1", 0))
+        server.listen(backlog)
+        yield server
+
+
+def accepted(server: socket.socket) -> socket.socket:
+    connection, _ = server.accept()
+    connection.settimeout(5)
+    return connection
+
+
+def url_of(server: socket.socket, host: str = "127.0.0.1") -> httpx.URL:
+    return httpx.URL(f"http://{host}:{server.getsockname()[1]}")
+
+
+@asynccontextmanager
+async def transport_to(
+    server: socket.socket, *, host: str = "127.0.0.1", within_s: float = 5.0
+) -> AsyncIterator[UpstreamTransport]:
+    """No descriptor and no connection is left behind."""
+    unix = server.family == socket.AF_UNIX
+    address = Address.of(
+        httpx.URL("http://llama") if unix else url_of(server, host), server.getsockname() if unix else None
+    )
+    transport = UpstreamTransport(address, connect_timeout_s=within_s)
+    before = open_sockets()
+    yield transport
+    await transport.aclose()
+    assert transport.connections == 0
+    await eventually(lambda: open_sockets() == before)
+
+
+def open_sockets() -> int:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(os.path.islink(link) and os.readlink(link).startswith("socket:") for link in links)
+
+
+def read_whole(connection: socket.socket, size: int) -> bytes:
+    got = bytearray()
+    while len(got) < size and (piece := connection.recv(65536)):
+        got += piece
+    return bytes(got)
+
+
+@pytest.mark.parametrize("unix", [False, True])
+async def test_the_request_has_left_when_begin_returns(tmp_path: Path, *, unix: bool) -> None:
+    with listening(path=tmp_path / "socket" if unix else None) as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            assert exchange.sent
+            with accepted(server) as connection:
+                assert read_whole(connection, len(BYTES)) == BYTES
+                connection.sendall(ANSWER)
+            assert await sink.end() is End.COMPLETE
+            assert sink.status == 200
+            assert sink.data == T("a") + DONE
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_is_closed_while_it_is_made_is_closed(turns: int) -> None:
+    with listening() as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            exchange.close()
+            assert sink.ends == [End.CLOSED]
+            await asyncio.wait_for(exchange.closed, 5)
+            with accepted(server) as connection:
+                assert read_whole(connection, len(BYTES) + 1) == BYTES
+            assert sink.ends == [End.CLOSED]
+            assert exchange.sent
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_nothing_was_sent_if_it_is_closed_before_there_is_a_connection(turns: int) -> None:
+    """A name has to be looked up: that is not done in the step in which it is asked for."""
+    with listening() as server:
+        async with transport_to(server, host="localhost") as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            assert not exchange.sent
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            sent = exchange.sent
+            exchange.close()
+            await asyncio.wait_for(exchange.closed, 5)
+            assert exchange.sent == sent
+            assert sink.ends == [End.CLOSED]
+
+
+async def test_a_name_is_looked_up_and_then_the_request_leaves() -> None:
+    with listening() as server:
+        async with transport_to(server, host="localhost") as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            await eventually(lambda: exchange.sent)
+            with accepted(server) as connection:
+                assert read_whole(connection, len(BYTES)) == BYTES
+                connection.sendall(ANSWER)
+            assert await sink.end() is End.COMPLETE
+
+
+@pytest.mark.parametrize("size", [60_000, 70_000, 20_000_000])
+async def test_a_body_that_the_socket_does_not_take_at_once_arrives_whole(size: int) -> None:
+    body = random.Random(size).randbytes(size)
+    outgoing = Outgoing(HEAD + b"content-length: %d\r\n\r\n" % size, (body[:7], memoryview(body)[7:]))
+    with listening() as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            transport.begin(outgoing, sink)
+            with accepted(server) as connection:
+                got = await asyncio.to_thread(read_whole, connection, len(outgoing.head) + size)
+                assert got == outgoing.head + body
+                connection.sendall(ANSWER)
+            assert await sink.end() is End.COMPLETE
+
+
+async def test_what_comes_before_the_event_loop_has_the_socket_is_read() -> None:
+    with listening() as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            transport.begin(REQUEST, sink)
+            with accepted(server) as connection:
+                connection.sendall(ANSWER)
+                read_whole(connection, len(BYTES))
+            assert not sink.status
+            assert await sink.end() is End.COMPLETE
+            assert sink.data == T("a") + DONE
+
+
+async def test_a_backend_that_hangs_up_before_that_cut_it_short() -> None:
+    with listening() as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            accepted(server).close()  # with bytes unread: a reset
+            assert await sink.end() is End.CUT_SHORT
+            assert exchange.sent
+
+
+async def test_nobody_listens() -> None:
+    with listening() as server:
+        address = Address.of(url_of(server), None)
+    transport = UpstreamTransport(address, connect_timeout_s=5)
+    sink = Recorder()
+    exchange = transport.begin(REQUEST, sink)
+    assert not sink.ends
+    assert await sink.end() is End.UNREACHABLE
+    assert not exchange.sent
+    assert isinstance(exchange.failure, ConnectionRefusedError)
+    await eventually(lambda: transport.connections == 0)
+
+
+async def test_nobody_accepts() -> None:
+    """Where the queue of a listener is full a connection is not made at once, and is waited for."""
+    with listening(backlog=0) as server:
+        async with transport_to(server, within_s=0.05) as transport:
+            sinks = [Recorder() for _ in range(4)]
+            exchanges = [transport.begin(REQUEST, sink) for sink in sinks]
+            late = [
+                (exchange, sink) for exchange, sink in zip(exchanges, sinks, strict=True) if not exchange.sent
+            ]
+            assert late
+            for exchange, sink in late:
+                assert await sink.end() is End.UNREACHABLE
+                assert isinstance(exchange.failure, TimeoutError)
+
+
+async def test_no_descriptor_is_left_for_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_: object) -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    with listening() as server:
+        async with transport_to(server) as transport:
+            monkeypatch.setattr("gateway.upstream.transport.socket.socket", no_more)
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            assert not exchange.sent
+            monkeypatch.undo()
+            connection = await asyncio.to_thread(accepted, server)
+            with connection:
+                assert await asyncio.to_thread(read_whole, connection, len(BYTES)) == BYTES
+                connection.sendall(ANSWER)
+            assert await sink.end() is End.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("url", "family", "address"),
+    [
+        ("http://127.0.0.1:8080", socket.AF_INET, ("127.0.0.1", 8080)),
+        ("http://127.1.2.3", socket.AF_INET, ("127.1.2.3", 80)),
+        ("http://[::1]:81", socket.AF_INET6, ("::1", 81)),
+        ("https://127.0.0.1:8080", None, None),
+        ("http://localhost:8080", None, None),
+        ("http://10.0.0.1:8080", None, None),
+        ("http://[fe80::1]:8080", None, None),
+    ],
+)
+async def test_near_is_what_connects_without_waiting(
+    url: str, family: socket.AddressFamily | None, address: tuple[str, int] | None
+) -> None:
+    near = Address.of(httpx.URL(url), None).near
+    assert near == (None if family is None else (family, address))
+    over_a_socket = Address.of(httpx.URL(url), "/run/llama")
+    assert over_a_socket.near == (socket.AF_UNIX, "/run/llama")
+
+
+async def test_every_connection_of_many_that_end_at_random_is_gone() -> None:
+    pick = random.Random(11)
+    with listening(backlog=512) as server:
+        async with transport_to(server) as transport:
+
+            async def one() -> None:
+                sink = Recorder()
+                exchange = transport.begin(REQUEST, sink)
+                for _ in range(pick.randrange(8)):
+                    await asyncio.sleep(0)
+                exchange.close()
+                await asyncio.wait_for(exchange.closed, 5)
+                assert len(sink.ends) == 1
+
+            for _ in range(20):
+                await asyncio.gather(*(one() for _ in range(20)))
+                for _ in range(20):
+                    accepted(server).close()
