@@ -207,7 +207,6 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        self._flush_head()
         self._head_due = True
         transport = CycleTransport(self._write_answer, self._is_leaving, self._answered_last)
         cycle.transport = cast("asyncio.Transport", transport)
@@ -221,7 +220,7 @@ class Protocol(HttpToolsProtocol):
 
     def _write_answer(self, data: bytes) -> None:
         """uvicorn writes a head by itself. Here it waits for what follows in the same turn of the loop, and
-        the client wakes up once."""
+        the client wakes up once. A request behind this one does not begin before the next turn."""
         if self._head_due:
             self._head_due = False
             self._head = data

@@ -97,8 +97,7 @@ class Watchdog:
 
     def begin(self) -> None:
         """The first event has come: what follows may be counted only."""
-        self._looked_at = now = self._loop.time()
-        at = now + self._look_s
+        at = self._loop.time() + self._look_s
         if self._timer is not None and self._timer.when() > at:
             self._timer.cancel()
             self._timer = self._loop.call_at(at, self._fire)

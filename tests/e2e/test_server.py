@@ -788,6 +788,31 @@ async def test_a_head_that_nothing_follows_leaves_by_itself() -> None:
         assert await client.body() == b"late"
 
 
+async def test_a_head_leaves_before_the_connection_that_garbage_closes() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(OK)
+        [protocol] = server.connections.connections
+        cast("Protocol", protocol).data_received(b"zz\r\n")
+
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        await client.request("POST", "/", *CHUNKED)
+        assert client.status == 200
+        assert await client.body() == b""
+        assert client.clean_end is False
+
+
+async def test_a_head_is_not_written_to_a_connection_that_was_cut() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(OK)
+        scope["extensions"]["slotgate.abort"]()
+        assert (await receive())["type"] == "http.request"
+
+    async with serving_app(app) as server, await RawClient.connect(server.url) as client:
+        await client.send(HEALTH)
+        await closes(client)
+    assert client.received_bytes == 0
+
+
 @pytest.mark.parametrize("how", ["hangs up", "fails"])
 async def test_a_head_is_not_lost_when_the_connection_closes_behind_it(
     how: str, caplog: pytest.LogCaptureFixture

@@ -82,3 +82,26 @@ def test_a_cancellation_from_outside_gets_through() -> None:
         assert task.cancelled()
 
     run_virtual(main())
+
+
+def test_a_cancellation_reaches_what_waits_for_nothing_but_its_turn() -> None:
+    ended: list[str] = []
+
+    async def spins() -> str:
+        try:
+            while True:
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def main() -> None:
+        task = asyncio.ensure_future(within(spins(), 100))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run_virtual(main())
+    assert ended == ["cancelled"]

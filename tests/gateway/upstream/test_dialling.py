@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gateway.upstream import End, Outgoing, UpstreamTransport
+from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.transport import Address
 from tests.gateway.upstream.test_transport import Recorder, eventually
 from tests.support.notation import DONE, END, H, T, chunked
@@ -170,6 +171,21 @@ async def test_a_backend_that_hangs_up_before_that_cut_it_short() -> None:
             accepted(server).close()  # with bytes unread: a reset
             assert await sink.end() is End.CUT_SHORT
             assert exchange.sent
+
+
+async def test_a_socket_that_the_event_loop_does_not_take_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(_: object, connection: UpstreamConnection) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(UpstreamTransport, "_adopt", refuses)
+    with listening() as server:
+        async with transport_to(server) as transport:
+            sink = Recorder()
+            exchange = transport.begin(REQUEST, sink)
+            assert await sink.end() is End.CUT_SHORT
+            assert exchange.sent
+            with accepted(server) as connection:
+                assert read_whole(connection, len(BYTES) + 1) == BYTES
 
 
 async def test_nobody_listens() -> None:
