@@ -12,6 +12,7 @@ from bench.peers import (
     nginx,
     paddler,
     portkey,
+    python_floor,
     sglang_router,
     slotgate,
     slotgate_debian,
@@ -22,6 +23,7 @@ __all__ = ["PEERS", "QUICK", "Launch", "Peer", "Site"]
 
 PEERS = (
     nginx.PEER,
+    python_floor.PEER,
     slotgate.PEER,
     slotgate_debian.PEER,
     haproxy.PEER,
