@@ -95,6 +95,8 @@ class Relay:
         self._on_answer = on_answer
         self._on_first_event = on_first_event
         self._exchange: Exchange | None = None
+        self._spoke = False
+        """Whether there has been any output."""
         self._status = 0
         self._answer = bytearray()
         self._grace: asyncio.TimerHandle | None = None
@@ -172,6 +174,9 @@ class Relay:
                     self._lease.delivered = True
                     self._on_first_event()
                     self._on_answer()
+                if not self._spoke and frames.first_output_at is not None:
+                    self._spoke = True
+                    self._out.hand_over()  # the first token does not wait for what came with it
                 if frames.sentinel or frames.error is not None:
                     self._ending()
             elif self.state is RelayState.REFUSING:

@@ -48,6 +48,24 @@ def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_
     run_virtual(main())
 
 
+def test_the_first_token_does_not_wait_for_what_came_with_it() -> None:
+    """It is on its way before the last of the read has been looked at."""
+
+    async def main() -> None:
+        async with Line(keep=True) as line:
+            line.read(CHUNKED)
+            line.read(chunk(event("a")) + chunk(event("b")) + chunk(event("c")))
+            await line.settle()
+            kept = line.client.kept
+            assert kept is not None
+            assert [data.count(b"data: ") for data in kept] == [1, 2]
+            line.read(chunk(event("d")) + chunk(event("e")))
+            await line.settle()
+            assert [data.count(b"data: ") for data in kept] == [1, 2, 2]
+
+    run_virtual(main())
+
+
 class Unconnected:
     """An upstream transport that has not got any further than to dial."""
 
