@@ -161,7 +161,9 @@ class Order:
             else:
                 start, seq, _, flow = top
                 ranked.append((self._rank(kind[0]), start, seq, flow))
-        return [flow.head for _, _, _, flow in sorted(ranked, key=lambda entry: entry[:3])]
+        if len(ranked) > 1:
+            ranked.sort(key=lambda entry: entry[:3])
+        return [flow.head for _, _, _, flow in ranked]
 
     def waits_alone(self, ticket: Ticket) -> bool:
         """Whether nobody else waits here."""

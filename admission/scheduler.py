@@ -221,8 +221,9 @@ class Scheduler:
         """Grant all that can be granted now."""
         now = self._clock()
         for gate in self._gates.values():
-            self._review(gate, now)
-        while self._waiting_by_tenant and any(self._serve(gate, now) for gate in self._by_room()):
+            if gate.reservation.ticket is not None:
+                self._review(gate, gate.reservation.ticket, now)
+        while self._waiting_by_tenant and self._serve_one(now):
             pass
         self.on_dispatch()
 
@@ -336,18 +337,21 @@ class Scheduler:
         self.refused[refusal] += 1
         return Refused(refusal, detail, retry_after_s)
 
-    def _by_room(self) -> list[Gate]:
-        """The gates, those with most free slots first: so a ticket goes where least is going on."""
-        return sorted(self._gates.values(), key=lambda gate: -gate.pool.free)
-
-    def _review(self, gate: Gate, now: float) -> None:
+    def _review(self, gate: Gate, ticket: Ticket, now: float) -> None:
         """Give a reservation up if it can come to nothing here; else let it change phase."""
-        ticket, pool = gate.reservation.ticket, gate.pool
-        if ticket is not None:
-            stands_here = gate in self._lanes[ticket.demand.model].gates
-            if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
-                gate.reservation.end()
+        stands_here = gate in self._lanes[ticket.demand.model].gates
+        pool = gate.pool
+        if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
+            gate.reservation.end()
         gate.reservation.advance(now)
+
+    def _serve_one(self, now: float) -> bool:
+        """Settle one ticket, at the gate with most free slots where one can be: so a ticket goes where least
+        is going on. False if there is none."""
+        gates: Iterable[Gate] = self._gates.values()
+        if len(self._gates) > 1:
+            gates = sorted(gates, key=lambda gate: -gate.pool.free)
+        return any(self._serve(gate, now) for gate in gates)
 
     def _serve(self, gate: Gate, now: float) -> bool:
         """Settle one ticket at this gate; False if none can be settled here now."""
