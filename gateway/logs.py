@@ -6,14 +6,11 @@ one a request. What libraries log does, and looks the same.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 
-import orjson
 import structlog
 
 __all__ = ["configure_logging"]
@@ -30,7 +27,7 @@ def configure_logging(level: int = logging.INFO) -> None:
     console = structlog.dev.ConsoleRenderer(exception_formatter=plain)
     renderer: structlog.typing.Processor = console
     if not terminal:
-        renderer = structlog.processors.JSONRenderer(serializer=_json)
+        renderer = structlog.processors.JSONRenderer()
         shared.append(structlog.processors.format_exc_info)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -64,10 +61,3 @@ class _Lines:
             self._output.flush()
 
     debug = info = warning = error = critical = msg
-
-
-def _json(event: dict[str, Any], default: Callable[[Any], Any]) -> str:
-    try:
-        return orjson.dumps(event, default=default).decode()
-    except orjson.JSONEncodeError:  # a number of more than 64 bits, half a surrogate pair
-        return json.dumps(event, default=default)

@@ -41,7 +41,10 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Take:
-    """The sink of one response: keeps what comes with its times, and hands it on to the client."""
+    """The sink of one response: keeps what comes with its times, and hands it on to the client.
+
+    Times count from when it was made, just before the upstream is asked: its answer may come at once.
+    """
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -76,8 +79,7 @@ class Take:
     # -- from the upstream
 
     def asked(self, exchange: UpstreamExchange) -> None:
-        """The request has been sent on this connection: times count from now."""
-        self._began_at = time.monotonic()
+        """The request has been sent on this connection."""
         self._upstream = exchange
 
     def close(self) -> None:

@@ -358,6 +358,8 @@ def _pushed(
 def _failure(end: End, connection: UpstreamConnection) -> httpx.TransportError:
     if end is End.UNREACHABLE:
         kind = httpx.ConnectTimeout if isinstance(connection.failure, TimeoutError) else httpx.ConnectError
-        return kind(str(connection.failure))
+        error = kind(str(connection.failure))
+        error.__cause__ = connection.failure
+        return error
     broken = end is End.BROKEN
     return (httpx.RemoteProtocolError if broken else httpx.ReadError)(f"response {end.value}")

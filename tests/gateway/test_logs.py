@@ -106,7 +106,7 @@ def test_what_is_below_the_level_is_not_written(lines: Callable[[], list[dict[st
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(2**70, 2**70), ("\ud800", "\ud800"), ({1, 2}, "{1, 2}"), (b"x", "b'x'"), (float("nan"), None)],
+    [(2**70, 2**70), ("\ud800", "\ud800"), ({1, 2}, "{1, 2}"), (b"x", "b'x'")],
 )
 def test_whatever_is_logged_becomes_a_line(
     value: object, written: object, lines: Callable[[], list[dict[str, Any]]]

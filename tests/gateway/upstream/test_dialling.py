@@ -190,14 +190,17 @@ async def test_a_socket_that_the_event_loop_does_not_take_is_closed(monkeypatch:
 
 async def test_nobody_listens() -> None:
     with listening() as server:
-        address = Address.of(url_of(server), None)
-    transport = UpstreamTransport(address, connect_timeout_s=5)
+        url = url_of(server)
+    transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
     sink = Recorder()
     exchange = transport.begin(REQUEST, sink)
     assert not sink.ends
     assert await sink.end() is End.UNREACHABLE
     assert not exchange.sent
     assert isinstance(exchange.failure, ConnectionRefusedError)
+    with pytest.raises(httpx.ConnectError) as refused:
+        await transport.handle_async_request(httpx.Request("GET", url))
+    assert isinstance(refused.value.__cause__, ConnectionRefusedError)  # by which a restart is told
     await eventually(lambda: transport.connections == 0)
 
 
