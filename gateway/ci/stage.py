@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +49,18 @@ class ScriptedStage:
         recording, speed = said.get("cassette"), said.get("speed", "max")
         player = None if recording is None else Recording(Path(recording), speed_of(speed))
         scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
-        before = self.server
-        self._hands = Hands()
-        self.server = self._new(scene)
-        await self.server.listen()
-        played, self.recording = self.recording, player
-        if player is not None:
-            await player.__aenter__()
-        try:
+        hands, before, played = self._hands, self.server, self.recording
+        async with AsyncExitStack() as undo:
+            undo.callback(self._put_back, hands, before, played)
+            self._hands = Hands()
+            self.server = self._new(scene)
+            await self.server.listen()
+            undo.push_async_callback(self.server.close)
+            self.recording = player
+            if player is not None:
+                await undo.enter_async_context(player)
             await self._on_reset(said.get("settings") or {})
-        except Exception:
-            await self.server.close()
-            self.server, self.recording = before, played
-            raise
+            undo.pop_all()
         if played is not None:
             await played.__aexit__(None, None, None)
         self.meant_to_fail |= before.llama.meant_to_fail
@@ -114,6 +114,9 @@ class ScriptedStage:
         }
 
     # -- the parts
+
+    def _put_back(self, hands: Hands, server: FakeServer, recording: Recording | None) -> None:
+        self._hands, self.server, self.recording = hands, server, recording
 
     def _new(self, scene: Scene) -> FakeServer:
         server = FakeServer(scene)
