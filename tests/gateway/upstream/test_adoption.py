@@ -1,6 +1,7 @@
 """A socket that sends before the event loop has it: whose descriptor it is, and who closes it."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.fake.virtual_time import run_virtual
 from gateway.upstream import End, Outgoing, UpstreamTransport
 from gateway.upstream.transport import Address
 
@@ -113,3 +115,35 @@ async def test_a_descriptor_is_closed_once_however_early_its_connection_ends(
         gc.collect()
         assert bystanders.lost() == 0
         assert transport.connections == 0
+
+
+def test_what_is_said_on_a_loop_with_a_network_of_its_own_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Something on this machine may listen at the same number."""
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            assert isinstance(self._transport, asyncio.WriteTransport)
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    async def main() -> bytes:
+        await asyncio.get_running_loop().create_server(Greeter, "127.0.0.1", 0)
+        transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
+        response = await transport.handle_async_request(httpx.Request("GET", url))
+        answered = await response.aread()
+        await transport.aclose()
+        return answered
+
+    with socket.create_server(("127.0.0.1", 0)) as bystander:
+        port = bystander.getsockname()[1]
+        monkeypatch.setattr("gateway.fake.memory_network._FIRST_PORT", port)
+        url = httpx.URL(f"http://127.0.0.1:{port}")
+        bystander.setblocking(False)
+        with contextlib.suppress(httpx.TransportError):
+            assert run_virtual(main()) == b"hi"
+        with pytest.raises(BlockingIOError):
+            bystander.accept()
