@@ -287,6 +287,45 @@ async def test_http_1_0_is_not_told_to_continue() -> None:
         assert client.status == 200
 
 
+async def test_a_refusal_does_not_overtake_the_head_of_the_answer_before_it() -> None:
+    """Of an answer to HEAD nothing follows the head with which it could leave."""
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await behind.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    behind = asyncio.Event()
+    async with serving_app(late) as server, await RawClient.connect(server.url) as client:
+        await client.send(request_bytes("HEAD", "/"))
+        await asyncio.sleep(0.01)
+        await client.send(b"GARBAGE\r\n\r\n")
+        await asyncio.sleep(0.01)
+        behind.set()
+        await client.head()
+        assert client.status == 204
+        await client.head()
+        assert client.status == 400
+
+
+async def test_a_refusal_does_not_overtake_100_continue() -> None:
+    async def asking(scope: Scope, receive: Receive, send: Send) -> None:
+        asked = receive()
+        asked.send(None)  # type: ignore[attr-defined]  # as far as it gets: 100 Continue is written
+        [protocol] = server.connections.connections
+        protocol.data_received(b"zz\r\n")  # what the next look at the socket finds
+        asked.close()  # type: ignore[attr-defined]
+
+    async with serving_app(asking) as server, await RawClient.connect(server.url) as client:
+        await client.send(request_bytes("POST", "/", *CHUNKED, b"Expect: 100-continue"))
+        await client.head()
+        assert client.status == 100
+        await client.head()
+        assert client.status == 400
+        await client.body()
+        await closes(client)
+
+
 # -- answers before the request has come whole
 
 
@@ -701,6 +740,21 @@ async def test_an_answer_that_was_given_before_the_half_close_arrives_whole() ->
         await gateway.until(lambda: gateway.idle)
         client.half_close()
         assert [frame.data async for frame in client.frames()][-1] == DONE
+
+
+async def test_an_answer_of_nothing_but_a_head_given_before_the_half_close_arrives() -> None:
+    async def head_only(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        [protocol] = server.connections.connections
+        protocol.eof_received()  # what the next look at the socket finds
+        protocol.transport.close()
+
+    async with serving_app(head_only) as server, await RawClient.connect(server.url) as client:
+        await client.send(request_bytes("HEAD", "/"))
+        await client.head()
+        assert client.status == 204
+        await closes(client)
 
 
 async def test_a_client_that_closes_its_half_with_its_answer_unread_is_gone_at_once() -> None:

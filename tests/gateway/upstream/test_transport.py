@@ -344,6 +344,21 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
         await eventually(lambda: transport.connections == 0)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_who_was_refused_can_see_it_in_the_chain_of_causes(host: str) -> None:
+    """By that the monitor knows that the process behind the address is another one when it answers again."""
+    with refusing_url() as url:
+        address = httpx.URL(url).copy_with(host=host)
+        transport = UpstreamTransport(Address.of(address, None), connect_timeout_s=5)
+        with pytest.raises(httpx.ConnectError) as refused:
+            await transport.handle_async_request(httpx.Request("GET", address))
+        assert isinstance(refused.value.__cause__, ConnectionRefusedError)
+        with pytest.raises(httpx.ConnectError) as refused:
+            await transport.open(Outgoing(b"GET / HTTP/1.1\r\n\r\n", ()), Recorder())
+        assert isinstance(refused.value.__cause__, ConnectionRefusedError)
+        await eventually(lambda: transport.connections == 0)
+
+
 async def test_a_connection_that_takes_too_long_is_a_connect_timeout() -> None:
     async with ScriptedUpstream(accepting=False, backlog=0) as fu, transport_to(fu, 0.05) as transport:
         attempts = [opened(transport, fu) for _ in range(4)]
