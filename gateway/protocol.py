@@ -125,6 +125,7 @@ class Protocol(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """Gone now: the transport closes itself, but only when it is rid of what is unsent."""
+        self._flush_head()
         self._enter(Phase.LEAVING, FLUSH_S, self.transport.abort)
         self._client_gone()
 
@@ -219,15 +220,16 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _write_answer(self, data: bytes) -> None:
-        """uvicorn writes a head by itself. Here it waits for what follows in the same turn of the loop, and
-        the client wakes up once. A request behind this one does not begin before the next turn."""
+        """uvicorn writes a head by itself. Here it (or a 100 Continue, which comes first) waits for what
+        follows in the same turn of the loop, and the client wakes up once. Whoever writes past this, or
+        closes, flushes it; a request behind this one does not begin before the next turn."""
         if self._head_due:
             self._head_due = False
             self._head = data
             self.loop.call_soon(self._flush_head)
         elif self._head:
             head, self._head = self._head, b""
-            self.transport.write(head + data)
+            self.transport.writelines((head, data))
         else:
             self.transport.write(data)
 
@@ -272,6 +274,7 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, error: GatewayError) -> None:
         """Answer what the application is not to see, and leave. uvicorn answers 400 in plain text, and into
         the middle of an answer that is under way; here those that are owed go first, and are the last."""
+        self._flush_head()
         running = self._running
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]

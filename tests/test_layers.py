@@ -49,7 +49,7 @@ THIRD_PARTIES = {
         "gateway.protocol",
         "gateway.server",
     },
-    "uvloop": {"gateway.cassette.listening", "gateway.ci.run", "gateway.serve"},
+    "uvloop": {"gateway.cassette.listening", "gateway.ci.run", "gateway.serve", "gateway.upstream.transport"},
 }
 """Clients and frameworks, each with the few modules that know them."""
 WHOLE_PACKAGES = ("gateway.settings",)

@@ -9,7 +9,7 @@ pause reading when its buffer is full.
                         \\---------------------\\-- closed, broken, cut short --> CLOSED
 
 An exchange may begin before there is a connection: what it has to send leaves as soon as there is one, or by
-`push` through a socket that the event loop does not know yet. Every exchange ends in exactly one
+`send_by` through a socket that the event loop does not know yet. Every exchange ends in exactly one
 `Sink.ended`. A body without length and chunking ends with the connection, which looks the same as a backend
 that died: it counts as cut short.
 """
@@ -165,10 +165,10 @@ class UpstreamConnection(asyncio.Protocol):
         if transport is not None:
             self._send_rest(transport)
 
-    def push(self, connected: socket.socket) -> None:
-        """Have a socket send what it takes without waiting, before it is this connection's.
+    def send_by(self, connected: socket.socket) -> None:
+        """Have a socket send what it takes without waiting, and keep it for the event loop.
 
-        Raises `OSError` if it takes nothing; then nothing has changed, and it is not ours.
+        Raises `OSError` if it takes nothing; then nothing has changed, and the socket is the caller's.
         """
         first = self._unsent[0]
         size = connected.send(first)
@@ -182,8 +182,8 @@ class UpstreamConnection(asyncio.Protocol):
         assert taken is not None
         return taken
 
-    def wait_for(self, dialling: asyncio.Task[None]) -> None:
-        """It makes the connection, or fails. Closing the connection cancels it."""
+    def made_by(self, dialling: asyncio.Task[None]) -> None:
+        """Either it makes the connection, or it fails. Closing the connection cancels it."""
         self._dialling = dialling
         dialling.add_done_callback(self._dialled)
 
@@ -320,8 +320,10 @@ class UpstreamConnection(asyncio.Protocol):
     def _dialled(self, dialling: asyncio.Task[None]) -> None:
         """Where it failed or was given up, uvloop drops a transport without a word to its protocol."""
         self._dialling = None
-        self.failure = None if dialling.cancelled() else dialling.exception()
-        if dialling.cancelled() or self.failure is not None:
+        self.failure = failure = None if dialling.cancelled() else dialling.exception()
+        if failure is not None and not isinstance(failure, OSError) and self.state is not State.CLOSED:
+            log.warning("internal error", error=repr(failure), exc_info=failure)
+        if dialling.cancelled() or failure is not None:
             self._end(End.CUT_SHORT if self.sent else End.UNREACHABLE)
             self.close()
             if self._socket is not None:

@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
+import uvloop
 
 from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
 
@@ -36,6 +37,7 @@ IDLE_S = 4.0
 
 
 Near = tuple[socket.AddressFamily, str | tuple[str, int]]
+"""Family and address of a plain socket on the same machine, where connecting takes no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,6 @@ class Address:
     tls: bool = False
     unix_socket: str | None = None
     near: Near | None = None
-    """Family and address of a plain socket on the same machine, where connecting takes no time."""
 
     @classmethod
     def of(cls, url: httpx.URL, unix_socket: str | None) -> Address:
@@ -176,7 +177,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         return Exchange(self._begun(outgoing, sink))
 
     async def open(self, outgoing: Outgoing, sink: Sink) -> Exchange:
-        """The same; returns when there is a connection, and raises if there is none."""
+        """The same; returns when there is a connection, and raises if there is none. By then `sink` may have
+        been told something, or all."""
         connection = self._begun(outgoing, sink)
         try:
             if not await connection.connected():
@@ -235,18 +237,26 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         """Make a connection for what it has to send."""
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
-        near = self._address.near
-        at_once = near is not None and _pushed(connection, *near)
-        dialled = self._adopt(connection) if at_once else self._connect(connection)
-        connection.wait_for(asyncio.get_running_loop().create_task(dialled, name="upstream dial"))
+        loop, near = asyncio.get_running_loop(), self._address.near
+        # Other loops may have a network of their own, or keep the socket object as the owner of the socket.
+        at_once = near is not None and isinstance(loop, uvloop.Loop) and _sent_at_once(connection, *near)
+        making = self._adopt(connection) if at_once else self._connect(connection)
+        connection.made_by(loop.create_task(making, name="upstream dial"))
 
     async def _adopt(self, connection: UpstreamConnection) -> None:
-        """Give the event loop a socket that is connected."""
+        """Give the event loop a socket that is connected.
+
+        From then on uvloop closes the descriptor. It lets go of the Python object too late for a connection
+        that is lost at once, and whoever has the same number then would lose it with the object.
+        """
         loop, taken = asyncio.get_running_loop(), connection.take_socket()
-        if taken.family == socket.AF_UNIX:
-            await loop.create_unix_connection(lambda: connection, sock=taken)
-        else:
-            await loop.create_connection(lambda: connection, sock=taken)
+        try:
+            if taken.family == socket.AF_UNIX:
+                await loop.create_unix_connection(lambda: connection, sock=taken)
+            else:
+                await loop.create_connection(lambda: connection, sock=taken)
+        finally:
+            taken.detach()
 
     async def _connect(self, connection: UpstreamConnection) -> None:
         loop, address = asyncio.get_running_loop(), self._address
@@ -336,21 +346,24 @@ class _Body(httpx.AsyncByteStream):
             self._connection.close()
 
 
-def _pushed(
+def _sent_at_once(
     connection: UpstreamConnection, family: socket.AddressFamily, address: str | tuple[str, int]
 ) -> bool:
-    """Whether the request is on its way already: Linux connects within the machine in the call that asks for
-    it, although it says that it has only begun. Whatever goes wrong goes wrong again for whoever waits."""
+    """Send what waits for the connection by a socket of its own; False if that cannot be done at once.
+
+    Linux connects within the machine in the call that asks for it, although it says that it has only begun.
+    Whatever goes wrong goes wrong again for whoever waits.
+    """
     try:
-        connected = socket.socket(family, socket.SOCK_STREAM)
+        sending = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
         return False
     try:
-        connected.setblocking(False)
-        connected.connect_ex(address)
-        connection.push(connected)
+        sending.setblocking(False)
+        sending.connect_ex(address)
+        connection.send_by(sending)
     except OSError:
-        connected.close()
+        sending.close()
         return False
     return True
 

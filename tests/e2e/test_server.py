@@ -5,7 +5,7 @@ On real sockets under uvloop. No test may leave a warning or worse in the log of
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -788,6 +788,9 @@ class Spied:
     def write(self, data: bytes) -> None:
         self._written.append(data)
         self._transport.write(data)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        self.write(b"".join(pieces))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from gateway.upstream import End, Outgoing, UpstreamTransport
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.transport import Address
 from tests.gateway.upstream.test_transport import Recorder, eventually
+from tests.support.logged import logged
 from tests.support.notation import DONE, END, H, T, chunked
 
 pytestmark = pytest.mark.anyio
@@ -186,6 +187,19 @@ async def test_a_socket_that_the_event_loop_does_not_take_is_closed(monkeypatch:
             assert exchange.sent
             with accepted(server) as connection:
                 assert read_whole(connection, len(BYTES) + 1) == BYTES
+
+
+async def test_a_fault_of_ours_in_connecting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_: object, connection: UpstreamConnection) -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr(UpstreamTransport, "_connect", fails)
+    with listening() as server, logged() as log:
+        async with transport_to(server, host="localhost") as transport:
+            sink = Recorder()
+            transport.begin(REQUEST, sink)
+            assert await sink.end() is End.UNREACHABLE
+        log.expect("internal error")
 
 
 async def test_nobody_listens() -> None:
