@@ -9,6 +9,7 @@ from typing import Any, Self
 from starlette.types import Receive, Scope, Send
 
 from gateway.cassette import Cassette, Player, RecordedRequest, listening
+from gateway.context import headers_of
 
 __all__ = ["Recording"]
 
@@ -55,7 +56,7 @@ class Recording:
 
     async def _play(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            self._reached.add(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1"))
+            self._reached.add(headers_of(scope).get(b"x-request-id", b"").decode("latin-1"))
         await self._player(scope, receive, send)
 
     def _has(self, path: str) -> bool:

@@ -145,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Begin an exchange. The connection must be IDLE; it need not be made yet."""
         transport = self._transport
         if self.state is not State.IDLE or (transport is not None and transport.is_closing()):
-            sink.ended(End.CUT_SHORT)  # it was closed between the dialling and this moment
+            sink.ended(End.CUT_SHORT)  # it was closed while it was kept
             return
         self.state = State.WAITING
         self.received_bytes = False

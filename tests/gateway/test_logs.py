@@ -27,13 +27,11 @@ class Output(io.StringIO):
 @pytest.fixture
 def untouched() -> Iterator[None]:
     """The root logger and structlog as they were."""
-    root, ours = logging.getLogger(), logging.getLogger("slotgate")
-    handlers, levels, configured = root.handlers[:], (root.level, ours.level), structlog.get_config()
+    root = logging.getLogger()
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     yield
     root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    for name in ("slotgate", "gateway", "middleware", "admission"):
-        logging.getLogger(name).setLevel(levels[1])
+    root.setLevel(level)
     structlog.configure(**configured)
 
 
