@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from admission.alarm import Alarm
 from admission.demand import Demand
 from admission.scheduler import QueueLimits, Scheduler
 from admission.ticket import Ticket
@@ -18,9 +19,7 @@ class AdmissionQueue:
     def __init__(self, limits: QueueLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.scheduler = Scheduler(limits, loop.time)
         self.scheduler.on_dispatch = self._arm
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._alarm = Alarm(loop, self._tick)
         self.on_change: Callable[[], None] = _nobody_looks
         """Called after every change of what waits, runs or admits; must not raise, nor change anything."""
 
@@ -33,25 +32,16 @@ class AdmissionQueue:
 
     def close(self) -> None:
         """No timer is left behind, and none is set any more."""
-        self._closed = True
-        self._disarm()
+        self._alarm.close()
 
     def _arm(self) -> None:
-        """Have the timer go off when the scheduler needs it; too early does no harm."""
+        """Have the alarm ring when the scheduler needs it; too early does no harm."""
         self.on_change()
         at = self.scheduler.next_tick_at()
-        if self._closed or at is None or (self._timer is not None and self._timer.when() <= at):
-            return
-        self._disarm()
-        self._timer = self._loop.call_at(at, self._tick)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if at is not None:
+            self._alarm.set_no_later(at)
 
     def _tick(self) -> None:
-        self._timer = None
         self.scheduler.tick()
 
 

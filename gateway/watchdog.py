@@ -25,6 +25,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from admission.alarm import Alarm
+
 __all__ = ["StreamLimits", "StreamTimes", "Watchdog"]
 
 LOOKS = 4
@@ -93,19 +95,15 @@ class Watchdog:
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
         """Between these two moments the last event came that was not timed."""
-        self._timer: asyncio.TimerHandle | None = loop.call_at(now + limits.shortest_s, self._fire)
+        self._alarm = Alarm(loop, self._fire)
+        self._alarm.set(now + limits.shortest_s)
 
     def begin(self) -> None:
         """The first event has come: what follows may be counted only."""
-        at = self._loop.time() + self._look_s
-        if self._timer is not None and self._timer.when() > at:
-            self._timer.cancel()
-            self._timer = self._loop.call_at(at, self._fire)
+        self._alarm.set_no_later(self._loop.time() + self._look_s)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.close()
 
     def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
         """When each limit is due, if what has not begun begins now."""
@@ -145,7 +143,7 @@ class Watchdog:
         at = min(self._keepalive_at(times), *self._due(times, now).values())
         if times.last_event_at is not None and times.asked_at is not None:
             at = min(at, now + self._look_s)
-        self._timer = self._loop.call_at(max(at, now), self._fire)
+        self._alarm.set(max(at, now))
 
     def _fire(self) -> None:
         now = self._loop.time()

@@ -231,6 +231,13 @@ def test_no_state_at_module_level() -> None:
     assert found == []
 
 
+def test_no_handle_of_a_loop_is_asked_for_its_time() -> None:
+    """uvloop's cannot always say (see `admission.alarm`), and the loops of most tests can."""
+    calls = ((module, node) for module in MODULES for node in ast.walk(tree_of(module)))
+    asked = [(m, n) for m, n in calls if isinstance(n, ast.Call) and ast.unparse(n).endswith(".when()")]
+    assert [f"{module}:{call.lineno}" for module, call in asked] == []
+
+
 def caches_in(tree: ast.Module) -> list[str]:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     decorators = [ast.unparse(decorator) for function in functions for decorator in function.decorator_list]

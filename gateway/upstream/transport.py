@@ -25,10 +25,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 import uvloop
 
+from admission.alarm import Alarm
 from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
 
 __all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
@@ -145,7 +147,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
         self._keep_idle = keep_idle
         self._connections: set[UpstreamConnection] = set()
-        self._idle: dict[UpstreamConnection, asyncio.TimerHandle] = {}
+        self._idle: dict[UpstreamConnection, Alarm] = {}
         """What may be used again, and the timer that ends each."""
 
     def __repr__(self) -> str:
@@ -200,8 +202,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         closing = [connection.closed for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
-        for timer in self._idle.values():
-            timer.cancel()
+        for alarm in self._idle.values():
+            alarm.close()
         self._idle.clear()
         if closing:
             await asyncio.wait(closing, timeout=1.0)
@@ -275,9 +277,10 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def _take_idle(self) -> UpstreamConnection | None:
         now = asyncio.get_running_loop().time()
         while self._idle:
-            connection, timer = self._idle.popitem()
-            timer.cancel()
-            if connection.reusable and now < timer.when():
+            connection, alarm = self._idle.popitem()
+            until = alarm.at or now
+            alarm.close()
+            if connection.reusable and now < until:
                 return connection
             connection.close()
         return None
@@ -288,7 +291,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             connection.close()
         elif connection.reusable:
             loop = asyncio.get_running_loop()
-            self._idle[connection] = loop.call_later(IDLE_S, self._expire, connection)
+            alarm = self._idle[connection] = Alarm(loop, partial(self._expire, connection))
+            alarm.set(loop.time() + IDLE_S)
 
     def _expire(self, connection: UpstreamConnection) -> None:
         del self._idle[connection]

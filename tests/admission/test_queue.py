@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+import uvloop
 
 from admission import AdmissionQueue, Demand, Lease, Outcome, QueueLimits, Refusal, SlotPool, Ticket
 from admission.reservation import FIRST_HOLD_S
@@ -79,6 +81,24 @@ def test_a_wait_ends_by_itself_after_the_queue_timeout() -> None:
         lease.release(Outcome.FINISHED)
 
     virtually(SlotPool("gpu", 1), body)
+
+
+def test_waits_that_are_over_as_soon_as_they_begin_end_one_by_one() -> None:
+    """On the loop that `serve` runs, whose handles know no time when the moment is as good as now."""
+
+    async def main() -> list[Refusal | None]:
+        queue = AdmissionQueue(replace(LIMITS, queue_timeout_s=0.0002), asyncio.get_running_loop())
+        pool = SlotPool("gpu", 1)
+        queue.scheduler.route({"m": [pool]})
+        lease = queue.submit(Demand("t", "m"), lambda: None).lease
+        assert lease is not None
+        waits = [queue.submit(Demand("t", "m"), lambda: None) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        lease.release(Outcome.FINISHED)
+        queue.close()
+        return [ticket.refusal for ticket in waits]
+
+    assert uvloop.run(main()) == [Refusal.QUEUE_TIMEOUT] * 3
 
 
 def test_every_wait_ends_at_its_own_time() -> None:

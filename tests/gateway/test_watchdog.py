@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+import uvloop
 
 from gateway.watchdog import StreamLimits, StreamTimes, Watchdog
 from tests.support.virtual_time import run_virtual
@@ -238,3 +239,20 @@ def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
 
     run_virtual(main())
     assert looked == [10, 20, 30, 40, 50, 60, 70, 80, 90]
+
+
+def test_the_first_event_may_come_in_the_very_moment_of_a_keep_alive() -> None:
+    """On the loop that `serve` runs, whose handles know no time when the moment is as good as now."""
+    near = replace(LIMITS, keepalive_interval_s=0.0002)
+    heard = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        times = StreamTimes(began_at=loop.time())
+        watchdog = Watchdog(loop, near, lambda: times, on_keepalive=lambda: heard.append(1), on_expired=print)
+        watchdog.begin()
+        await asyncio.sleep(0.01)
+        watchdog.close()
+
+    uvloop.run(main())
+    assert heard
