@@ -22,6 +22,7 @@ from bench.plan import QUICK as QUICK_PLAN
 from bench.priority import favour
 from bench.report import write_report
 from bench.samples import Samples
+from bench.versions import version_of
 
 __all__ = ["main"]
 
@@ -39,10 +40,11 @@ def main() -> int:
     print(cores, file=sys.stderr)
     samples = Samples()
     programs = _install([peer for peer in PEERS if peer.name in wanted], samples)
+    versions = {peer.name: version_of(peer, program) for peer, program in programs.items()}
     os.sched_setaffinity(0, {cores.load})
     favour()
     uvloop.run(_measure(plan, programs, samples, cores))
-    print(write_report(samples, plan, cores, HOME / "results"))
+    print(write_report(samples, plan, cores, versions, HOME / "results"))
     return 0
 
 

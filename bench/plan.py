@@ -27,14 +27,14 @@ class Plan:
     """Of each stream, from a real llama-server with a tiny model."""
 
 
-FULL = Plan(rounds=9)
+FULL = Plan(rounds=7)
 QUICK = Plan(
     rounds=3,
     settle_s=0.3,
-    window_s=0.8,
+    window_s=0.6,
     first_tokens=50,
-    first_tokens_limit_s=0.5,
-    saturated_s=0.5,
+    first_tokens_limit_s=0.4,
+    saturated_s=0.3,
     slow_streams=(),
     real_rounds=0,
 )

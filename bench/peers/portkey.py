@@ -5,6 +5,8 @@ It listens on all interfaces and has no option for less, so a module loaded befo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench.install import npm
 from bench.peers.peer import Launch, Peer, Site
 
@@ -51,4 +53,5 @@ PEER = Peer(
     about="Portkey's gateway on Node",
     install=npm(_PACKAGE, "@portkey-ai/gateway/build/start-server.js"),
     launch=_launch,
+    version=lambda program: ["node", "-p", f"require({str(Path(program).parents[1])!r}).version"],
 )

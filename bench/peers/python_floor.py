@@ -29,4 +29,5 @@ PEER = Peer(
     about="the least under uvicorn: a raw ASGI function that sends on bytes; no admission, no keys",
     install=_install,
     launch=_launch,
+    version=lambda program: [program, "-m", "uvicorn", "--version"],
 )

@@ -46,4 +46,5 @@ PEER = Peer(
     about="key, admission, metering and rewriting on, one worker",
     install=_install,
     launch=_launch,
+    version=lambda program: [program, "-m", "gateway", "--version"],
 )

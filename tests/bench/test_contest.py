@@ -1,8 +1,12 @@
 """A whole contest in small: real processes, a moment each."""
 
+import shutil
+import subprocess
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
+import orjson
 import pytest
 
 from bench.contest import Contest
@@ -13,6 +17,7 @@ from bench.peers import PEERS, QUICK, Peer
 from bench.plan import Plan
 from bench.report import write_report
 from bench.samples import DIRECT, REFERENCE, Samples
+from bench.versions import commit, version_of
 
 PLAN = Plan(
     rounds=2,
@@ -51,9 +56,56 @@ async def test_a_contest_measures_everybody_and_names_who_cannot_start(tmp_path:
     assert samples.of("slotgate", "stream_kib_5")
     assert "did not start" in samples.failures["naive"]
 
-    report = write_report(samples, PLAN, cores, tmp_path / "results")
+    versions = {"slotgate": version_of(ours, program)}
+    report = write_report(samples, PLAN, cores, versions, tmp_path / "results")
     assert "missing: naive" in report
+    assert f"slotgate: {version('slotgate')}; " in report
+    [written] = (tmp_path / "results").glob("*.json")
+    assert orjson.loads(written.read_bytes())["versions"] == versions
     assert {file.suffix for file in (tmp_path / "results").iterdir()} == {".json", ".md", ".svg"}
+
+
+@pytest.mark.anyio
+async def test_who_gets_a_part_of_the_streams_is_not_compared_with_who_gets_all(tmp_path: Path) -> None:
+    samples, cores = Samples(), choose()
+    ours = peer("slotgate")
+    reference, part = replace(ours, name=REFERENCE), replace(ours, fraction=3)
+    programs = dict.fromkeys((reference, part), installed(ours, tmp_path))
+    plan = replace(PLAN, rounds=1, slow_streams=())
+    await Contest(plan, programs, samples, cores=cores, work=tmp_path).run()
+    assert samples.ratio_beside(REFERENCE, "cpu_us", "reference_cpu_us")
+    assert samples.plain("slotgate", "cpu_us")
+    assert samples.ratio_beside("slotgate", "cpu_us", "reference_cpu_us") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("nginx version: nginx/1.22.1", "1.22.1"),
+        ("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/", "2.6.12-1+deb12u4"),
+        ("envoy  version: 9e5580933739775e8bce696a57a2e1bc99368f23/1.40.0/Clean/RELEASE/BoringSSL", "1.40.0"),
+        ("v2.11.7 h1:yj0Y4fYZGPkSvibBJ1sTWE33xC0fxztVyXEW5iIdUT4=", "2.11.7"),
+        ("LiteLLM: Current Version = 1.108.7", "1.108.7"),
+        ("nothing of the kind", ""),
+    ],
+)
+def test_a_version_is_read_off_what_a_program_says(said: str, number: str) -> None:
+    told = replace(peer("slotgate"), version=lambda program: [program, "-c", f"echo '{said}' >&2"])
+    assert version_of(told, "/bin/sh") == number
+    assert version_of(told, "/nowhere/program") == ""
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_the_commit_is_known_in_a_clone(tmp_path: Path) -> None:
+    assert commit(tmp_path) == ""
+    (tmp_path / "file").write_text("one")
+    name = ["-c", "user.name=n", "-c", "user.email=e"]
+    for arguments in (["init", "-q"], ["add", "file"], [*name, "commit", "-q", "-m", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    clean = commit(tmp_path)
+    (tmp_path / "file").write_text("two")
+    assert len(clean) >= 7
+    assert commit(tmp_path) == f"{clean}-dirty"
 
 
 def test_peers_have_different_names_and_the_quick_ones_are_among_them() -> None:
