@@ -85,11 +85,14 @@ class Lane:
     def pools(self) -> list[SlotPool]:
         return [gate.pool for gate in self.gates]
 
+    @property
+    def admits(self) -> bool:
+        return any(gate.pool.admitting for gate in self.gates)
+
     def lead_to(self, gates: Iterable[Gate], now: float) -> None:
         self.gates = tuple(gates)
         loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
-        open_now = any(pool.admitting for pool in self.pools)
-        self.clock.stand_still(now, max(loading) if loading and not open_now else None)
+        self.clock.stand_still(now, max(loading) if loading and not self.admits else None)
         for flow in self._flows.values():
             flow.stand_in(self._orders)
 
@@ -282,6 +285,11 @@ class Scheduler:
         """The most slots that one request for this model could get; 0 if nothing serves it."""
         lane = self._lanes.get(model)
         return max((pool.total for pool in lane.pools), default=0) if lane else 0
+
+    def admits(self, model: str) -> bool:
+        """Whether anything that serves the model takes requests now."""
+        lane = self._lanes.get(model)
+        return lane is not None and lane.admits
 
     def estimate_wait_s(self, model: str) -> float:
         """Seconds until a ticket that came now would be served, from the observed service rate."""

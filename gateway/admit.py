@@ -68,8 +68,10 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
     if ticket.lease is not None:
         return ticket.lease
     why = ticket.refusal or Refusal.QUEUE_TIMEOUT
-    wait = scheduler.estimate_wait_s(ticket.demand.model)
-    raise CapacityError(_STATUS[why], why.value, _SENTENCE[why], retry_after_s=wait)
+    model = ticket.demand.model
+    nobody = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
+    sentence = "no backend that serves the model came up in time" if nobody else _SENTENCE[why]
+    raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))
 
 
 def priority_of(scope: Scope, tenant: TenantIdentity) -> Priority:

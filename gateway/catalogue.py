@@ -105,9 +105,8 @@ class Catalogue:
             backend.name for backend, names in self._backends.items() if not names and not backend.models
         ]
         if silent:
-            raise CapacityError(
-                503, "no_backend", f"the backend {silent[0]} is not up yet", retry_after_s=2.0
-            )
+            message = f"the backend {silent[0]} has not said yet what it serves"
+            raise CapacityError(503, "no_backend", message, retry_after_s=2.0)
 
     def _only_one(self, tenant: TenantIdentity) -> Model:
         usable = [model for model in self.models.values() if _may_use(tenant, model)]

@@ -197,7 +197,8 @@ class Monitor:
         asked_at = asyncio.get_running_loop().time()
         props = await self._ask("/props")
         if props.status_code in (401, 403):
-            self._missed("it refuses the gateway's key")
+            given = "it refuses the gateway's key" if backend.api_key else "it wants a key: see api_key_env"
+            self._missed(given)
             return
         known = _object(props)
         backend.props = known

@@ -6,6 +6,7 @@ import os
 import orjson
 import pytest
 
+from gateway.backend import BackendState
 from tests.support.answer import fetch
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
@@ -289,9 +290,21 @@ async def test_a_wait_that_runs_out_is_503_queue_timeout(*, streaming: bool) -> 
             await running.post(CHAT, chat())
             got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (503, "queue_timeout")
+    assert got.error["message"] == "no slot became free in time"
     assert got.error["type"] == "overloaded_error"
     assert got.header(b"x-slotgate-reason") == b"queue_timeout"
     assert int(got.header(b"retry-after") or 0) >= 1
+
+
+@either
+async def test_a_wait_for_a_backend_that_stays_down_does_not_blame_its_slots(*, streaming: bool) -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url, admission={"queue_timeout_s": 0.2})) as gateway:
+        fu.stop_listening()
+        await gateway.until(lambda: gateway.fleet.backends["gpu0"].state is BackendState.FAILED)
+        got = await ask(gateway.url, stream=streaming)
+    assert (got.status, got.error["code"]) == (503, "queue_timeout")
+    assert got.error["message"] == "no backend that serves the model came up in time"
 
 
 async def test_a_wait_that_runs_out_after_a_keep_alive_is_one_framed_error() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from admission import Demand, Lease, Outcome
 from gateway.backend import Backend, BackendState
@@ -39,7 +40,7 @@ class Watched:
         page = self.pages[path.removeprefix("/")]
         if page is None:
             raise httpx.ReadError("it broke")
-        return httpx.Response(200, json=page)
+        return page if isinstance(page, httpx.Response) else httpx.Response(200, json=page)
 
     def lease(self) -> Lease:
         simulation = Simulation(self.backend.pool)
@@ -72,3 +73,18 @@ def test_a_backend_whose_models_are_configured_is_ready_without_a_list_of_them()
             return watched.backend.state
 
     assert run_virtual(course()) is BackendState.READY
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"), [(None, "it wants a key: see api_key_env"), ("k", "it refuses the gateway's key")]
+)
+def test_a_backend_that_wants_another_key_is_told_from_one_that_got_none(
+    key: str | None, reason: str
+) -> None:
+    async def course() -> str | None:
+        async with Watched(props=httpx.Response(401)) as watched:
+            watched.backend.api_key = key
+            await asyncio.sleep(2.0)
+            return watched.backend.reason
+
+    assert run_virtual(course()) == reason
