@@ -3,6 +3,10 @@
 The handle that a loop returns is not asked for it: for a moment that is less than half a millisecond away
 uvloop returns one that cannot say (its `call_later` makes a `call_soon` of that), and the standard
 library's loop does not.
+
+An alarm that is late by more than `LATE_S` rings `READ_S` later still: the loop stood still (a long callback,
+a process that was stopped), and what has come in the meantime is read first. It may be just what was missed.
+uvloop would ring before it looks at its sockets again, and so does any loop behind a stop.
 """
 
 from __future__ import annotations
@@ -10,7 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["Alarm"]
+__all__ = ["LATE_S", "READ_S", "Alarm"]
+
+LATE_S = 0.1
+READ_S = 0.001
+"""Behind one look at the sockets at least; anything less is no timer for uvloop, and comes before it."""
 
 
 class Alarm:
@@ -51,5 +59,11 @@ class Alarm:
             self._handle = self.at = None
 
     def _fire(self) -> None:
+        if self.at is not None and self._loop.time() - self.at > LATE_S:
+            self._handle = self._loop.call_later(READ_S, self._ring_now)
+        else:
+            self._ring_now()
+
+    def _ring_now(self) -> None:
         self._handle = self.at = None
         self._ring()

@@ -154,7 +154,7 @@ class Quarantine:
 
     def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
         """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
-        return self._keep([slot for slot in self.slots if now - slot.closed_at < max_s])
+        return self._keep([slot for slot in self.slots if now < slot.closed_at + max_s])
 
     def oldest_age_s(self, now: float) -> float:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)

@@ -1,6 +1,8 @@
 """An alarm rings once, at the moment it was last set for, on any event loop and however near that is."""
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -102,3 +104,56 @@ def test_a_moment_that_is_as_good_as_now_can_be_moved_like_any_other(loop: str, 
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         assert len(runner.run(main())) == 1
+
+
+@pytest.mark.parametrize("alarms", [1, 5000])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_after_a_standstill_what_has_come_meanwhile_is_read_before_it_rings(loop: str, alarms: int) -> None:
+    """uvloop runs its timers right behind the callbacks of its sockets, without another look at these."""
+
+    async def main() -> list[str]:
+        running = asyncio.get_running_loop()
+        happened: list[str] = []
+        pairs = [socket.socketpair(), socket.socketpair()]
+        (stops, stop), (speaks, spoken) = pairs
+
+        def stand_still() -> None:
+            stop.recv(1)
+            time.sleep(0.3)
+            speaks.send(b"x")
+
+        def hear() -> None:
+            spoken.recv(1)
+            happened.append("heard")
+
+        running.add_reader(stop, stand_still)
+        running.add_reader(spoken, hear)
+        ringing = [Alarm(running, lambda: happened.append("rang")) for _ in range(alarms)]
+        for alarm in ringing:
+            alarm.set(running.time() + 0.1)
+        stops.send(b"x")
+        await asyncio.sleep(0.6)
+        for heard in (stop, spoken):
+            running.remove_reader(heard)
+        for end in (*pairs[0], *pairs[1]):
+            end.close()
+        return happened
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        assert runner.run(main()) == ["heard", *["rang"] * alarms]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_closed_while_it_lets_others_be_read_it_does_not_ring(loop: str) -> None:
+    async def main() -> list[float]:
+        bell = Bell()
+        bell.alarm.set(bell.loop.time() - 1.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert bell.alarm.at is not None
+        bell.alarm.close()
+        await asyncio.sleep(0.01)
+        return bell.rang
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        assert runner.run(main()) == []

@@ -386,6 +386,16 @@ def test_where_slots_are_not_served_time_frees_them() -> None:
     assert backend.quarantined == 1
 
 
+def test_time_frees_a_slot_in_the_very_moment_that_is_waited_for() -> None:
+    """That moment is a sum; an age, which is a difference, need not round to the same side."""
+    backend = Backend(4)
+    backend.now, max_s = 50.2, 120.0
+    backend.abandon()
+    moment = backend.now + max_s
+    assert moment - backend.now < max_s
+    assert len(backend.pool.quarantine.expire(moment, max_s)) == 1
+
+
 def test_a_restart_frees_all_and_forgets_what_was_seen() -> None:
     backend = Backend(4)
     backend.abandon(width=2)
