@@ -43,6 +43,11 @@ def _row(number: int, name: str, summary: Summary, scale: float, ours: str) -> s
             f'<text x="{_LEFT - 8}" y="{middle + 4:.0f}" text-anchor="end">{escape(name)}</text>',
             f'<rect x="{_LEFT}" y="{top + 4}" {width} fill="{colour}"/>',
             f'<path d="M{least:.1f} {middle}H{most:.1f}" stroke="{_LINE}"/>',
-            f'<text x="{max(end, most) + 6:.1f}" y="{middle + 4:.0f}">{summary.median:,.4g}</text>',
+            f'<text x="{max(end, most) + 6:.1f}" y="{middle + 4:.0f}">{_written(summary.median)}</text>',
         ]
     )
+
+
+def _written(value: float) -> str:
+    """Three digits, and no more places than a whole number has."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

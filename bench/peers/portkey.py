@@ -53,5 +53,9 @@ PEER = Peer(
     about="Portkey's gateway on Node",
     install=npm(_PACKAGE, "@portkey-ai/gateway/build/start-server.js"),
     launch=_launch,
-    version=lambda program: ["node", "-p", f"require({str(Path(program).parents[1])!r}).version"],
+    version=lambda program: [
+        "node",
+        "-p",
+        f"require({str(Path(program).parents[1] / 'package.json')!r}).version",
+    ],
 )

@@ -2,6 +2,8 @@
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from bench.chart import bars
 from bench.columns import COLUMNS, Column, rows
 from bench.figures import Summary
@@ -52,13 +54,13 @@ def test_columns_have_different_titles() -> None:
 
 
 def test_a_chart_has_a_bar_for_everybody_and_escapes_names() -> None:
-    values = [("nginx", Summary(19, 18, 20)), ("a<b", Summary(38, 30, 40))]
+    values = [("nginx", Summary(19, 18, 20)), ("a<b", Summary(38.04, 30, 40)), ("c", Summary(1234.5, 1, 2))]
     root = ET.fromstring(bars("CPU & time", "µs", values, ours="a<b"))
     space = "{http://www.w3.org/2000/svg}"
     texts = [text.text for text in root.iter(f"{space}text")]
-    assert texts == ["CPU & time", "µs", "nginx", "19", "a<b", "38"]
-    _, first, second = root.iter(f"{space}rect")
-    assert 2 * float(first.attrib["width"]) == float(second.attrib["width"])
+    assert texts == ["CPU & time", "µs", "nginx", "19", "a<b", "38", "c", "1,234"]
+    _, first, second, _ = root.iter(f"{space}rect")
+    assert 2 * float(first.attrib["width"]) == pytest.approx(float(second.attrib["width"]), abs=1)
     assert first.attrib["fill"] != second.attrib["fill"]
 
 
