@@ -205,7 +205,11 @@ class Scheduler:
         lane.join(ticket)
         self._waiting_bytes += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
-        self.dispatch()
+        try:
+            self.dispatch()
+        except BaseException:
+            self._disown(ticket)
+            raise
         if ticket.queued and (crowded := self._crowded(lane, demand)):
             self._take_out(lane, ticket)
             self.dispatch()
@@ -447,6 +451,14 @@ class Scheduler:
         if lease.outcome is Outcome.UNUSED:
             charge.settle(0.0)
         self.dispatch()
+
+    def _disown(self, ticket: Ticket) -> None:
+        """Its owner will never hear of it: whoever was told of a change has failed."""
+        if ticket.queued:
+            self._take_out(self._lanes[ticket.demand.model], ticket)
+            ticket.withdraw(None)
+        elif ticket.lease is not None:
+            ticket.lease.release(Outcome.UNUSED)
 
     def _take_out(self, lane: Lane, ticket: Ticket) -> None:
         """The ticket waits no longer."""

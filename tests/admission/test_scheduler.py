@@ -104,6 +104,26 @@ def test_a_lease_gives_its_slots_back_once() -> None:
 # -- leaving
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_who_could_not_be_given_a_ticket_holds_no_slot_and_no_place(free: bool) -> None:
+    """Whoever is told of changes has failed: the error goes up, and the ticket with it."""
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    running = None if free else simulation.submit()
+
+    def fail() -> None:
+        raise RuntimeError("told")
+
+    simulation.scheduler.on_dispatch = fail
+    with pytest.raises(RuntimeError, match="told"):
+        simulation.scheduler.submit(Demand("t", "m"), ignore)
+    simulation.scheduler.on_dispatch = ignore
+    if running is not None:
+        simulation.release(running)
+    assert (simulation.scheduler.depth, simulation.scheduler.leases, pool.free) == (0, 0, 1)
+    assert simulation.scheduler.status().by_tenant == {}
+
+
 def test_a_withdrawn_ticket_is_out_and_its_owner_is_called_once() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     simulation.submit()
