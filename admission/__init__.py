@@ -4,6 +4,7 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 `scheduler.py`; `quarantine.py` holds the rule for slots whose work was abandoned.
 """
 
+from admission.alarm import Alarm
 from admission.demand import Demand, Priority
 from admission.errors import Refusal, Refused
 from admission.lease import Lease, LeaseState, Outcome
@@ -17,6 +18,7 @@ from admission.ticket import Ticket, TicketState
 __all__ = [
     "SETTLE_S",
     "AdmissionQueue",
+    "Alarm",
     "Demand",
     "Lease",
     "LeaseState",

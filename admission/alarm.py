@@ -1,12 +1,13 @@
 """A timer of an event loop that can be moved, and knows the moment it is set for.
 
-The handle that a loop returns is not asked for it: for a moment that is less than half a millisecond away
-uvloop returns one that cannot say (its `call_later` makes a `call_soon` of that), and the standard
-library's loop does not.
+The handle that a loop returns is not asked for it. For a moment that is less than half a millisecond away
+uvloop makes a `call_soon` of a `call_later`, and its handle cannot say; only the standard library's always
+can.
 
 An alarm that is late by more than `LATE_S` rings `READ_S` later still: the loop stood still (a long callback,
 a process that was stopped), and what has come in the meantime is read first. It may be just what was missed.
-uvloop would ring before it looks at its sockets again, and so does any loop behind a stop.
+uvloop would ring before it looks at its sockets again, and so does any loop behind a stop. Limits of streams
+go by alarms; `asyncio.timeout`, by which those of whole answers go, knows nothing of this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 __all__ = ["LATE_S", "READ_S", "Alarm"]
 
-LATE_S = 0.1
+LATE_S = 0.005
 READ_S = 0.001
 """Behind one look at the sockets at least; anything less is no timer for uvloop, and comes before it."""
 
@@ -35,7 +36,8 @@ class Alarm:
         """On the loop's clock; None: not set, or it has rung."""
 
     def __repr__(self) -> str:
-        return f"<Alarm {'closed' if self._closed else f'at {self.at}'}>"
+        state = "closed" if self._closed else "unset" if self.at is None else f"at {self.at}"
+        return f"<Alarm {state}>"
 
     def set(self, at: float) -> None:
         """For this moment, whatever it was set for."""

@@ -36,10 +36,10 @@ class AdmissionQueue:
 
     def _arm(self) -> None:
         """Have the alarm ring when the scheduler needs it; too early does no harm."""
-        self.on_change()
         at = self.scheduler.next_tick_at()
         if at is not None:
             self._alarm.set_no_later(at)
+        self.on_change()
 
     def _tick(self) -> None:
         self.scheduler.tick()

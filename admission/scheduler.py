@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -454,11 +455,10 @@ class Scheduler:
 
     def _disown(self, ticket: Ticket) -> None:
         """Its owner will never hear of it: whoever was told of a change has failed."""
-        if ticket.queued:
-            self._take_out(self._lanes[ticket.demand.model], ticket)
-            ticket.withdraw(None)
-        elif ticket.lease is not None:
-            ticket.lease.release(Outcome.UNUSED)
+        with suppress(Exception):  # and fails again; what went wrong first is what goes up
+            self.withdraw(ticket)
+            if ticket.lease is not None:
+                ticket.lease.release(Outcome.UNUSED)
 
     def _take_out(self, lane: Lane, ticket: Ticket) -> None:
         """The ticket waits no longer."""

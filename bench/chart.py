@@ -49,5 +49,5 @@ def _row(number: int, name: str, summary: Summary, scale: float, ours: str) -> s
 
 
 def _written(value: float) -> str:
-    """Three digits, and no more places than a whole number has."""
+    """Three significant digits below 100, else a whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,9 +1,9 @@
 """The course of a benchmark: everybody is started, then round after round each has its turn.
 
 The order of the turns rotates from round to round, so that nobody always follows the same neighbour. What a
-noisy machine does changes within seconds: so the CPU time of a token is measured three times in each turn, of
-nginx, of the gateway and of nginx again, and the gateway is compared with the mean of the two. Memory is
-measured on a fresh process each.
+noisy machine does changes within seconds: so in the turn of a gateway that gets all streams the CPU time of a
+token is measured three times, of nginx, of the gateway and of nginx again, and the gateway is compared with
+the mean of the two. Memory is measured on a fresh process each.
 """
 
 from __future__ import annotations

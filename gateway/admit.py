@@ -70,7 +70,7 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
     why = ticket.refusal or Refusal.QUEUE_TIMEOUT
     model = ticket.demand.model
     nobody = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
-    sentence = "no backend that serves the model came up in time" if nobody else _SENTENCE[why]
+    sentence = "no backend that serves the model takes requests now" if nobody else _SENTENCE[why]
     raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))
 
 

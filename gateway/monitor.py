@@ -197,8 +197,8 @@ class Monitor:
         asked_at = asyncio.get_running_loop().time()
         props = await self._ask("/props")
         if props.status_code in (401, 403):
-            given = "it refuses the gateway's key" if backend.api_key else "it wants a key: see api_key_env"
-            self._missed(given)
+            refuses, wants = "it refuses the gateway's key", "it wants a key, and none is configured"
+            self._missed(refuses if backend.api_key else wants)
             return
         known = _object(props)
         backend.props = known

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Concatenate, ParamSpec
 
-from admission import Lease, Outcome
+from admission import Alarm, Lease, Outcome
 from gateway.answers import error_of_answer, error_of_event
 from gateway.context import RequestContext
 from gateway.downstream import Downstream
@@ -99,7 +99,7 @@ class Relay:
         """Whether there has been any output."""
         self._status = 0
         self._answer = bytearray()
-        self._grace: asyncio.TimerHandle | None = None
+        self._grace: Alarm | None = None
         self._stopped_since: float | None = None
         self._stopped_s = 0.0
         self._resumed_at: float | None = None
@@ -232,7 +232,8 @@ class Relay:
             self._fail(error_of_event(self._frames.error, self._scrub), Outcome.ABANDONED)
         elif self._frames.sentinel:
             self.state = RelayState.SENTINEL
-            self._grace = self._loop.call_later(self._grace_s, self._grace_over)
+            self._grace = Alarm(self._loop, self._grace_over)
+            self._grace.set(self._loop.time() + self._grace_s)
 
     @_guarded
     def _grace_over(self) -> None:
@@ -256,7 +257,7 @@ class Relay:
     def _let_go(self, outcome: Outcome) -> None:
         """Close what is open, then give the lease back. Harmless when it was done before."""
         if self._grace is not None:
-            self._grace.cancel()
+            self._grace.close()
         exchange = self._exchange
         if exchange is None:
             self._lease.release(Outcome.UNUSED)

@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from admission.alarm import Alarm
+from admission import Alarm
 
 __all__ = ["StreamLimits", "StreamTimes", "Watchdog"]
 

@@ -25,12 +25,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import httpx
 import uvloop
 
-from admission.alarm import Alarm
 from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
 
 __all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
@@ -147,8 +145,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._ssl = (ssl_context or ssl.create_default_context()) if address.tls else None
         self._keep_idle = keep_idle
         self._connections: set[UpstreamConnection] = set()
-        self._idle: dict[UpstreamConnection, Alarm] = {}
-        """What may be used again, and the timer that ends each."""
+        self._idle: dict[UpstreamConnection, tuple[float, asyncio.Handle]] = {}
+        """What may be used again: until when, and the timer that ends it then."""
 
     def __repr__(self) -> str:
         return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
@@ -202,8 +200,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         closing = [connection.closed for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
-        for alarm in self._idle.values():
-            alarm.close()
+        for _, timer in self._idle.values():
+            timer.cancel()
         self._idle.clear()
         if closing:
             await asyncio.wait(closing, timeout=1.0)
@@ -277,9 +275,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def _take_idle(self) -> UpstreamConnection | None:
         now = asyncio.get_running_loop().time()
         while self._idle:
-            connection, alarm = self._idle.popitem()
-            until = alarm.at or now
-            alarm.close()
+            connection, (until, timer) = self._idle.popitem()
+            timer.cancel()
             if connection.reusable and now < until:
                 return connection
             connection.close()
@@ -291,8 +288,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             connection.close()
         elif connection.reusable:
             loop = asyncio.get_running_loop()
-            alarm = self._idle[connection] = Alarm(loop, partial(self._expire, connection))
-            alarm.set(loop.time() + IDLE_S)
+            timer = loop.call_later(IDLE_S, self._expire, connection)
+            self._idle[connection] = loop.time() + IDLE_S, timer
 
     def _expire(self, connection: UpstreamConnection) -> None:
         del self._idle[connection]

@@ -5,7 +5,6 @@ happens before, at and behind the moment of something else. Whatever it is, ever
 """
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 
@@ -78,8 +77,7 @@ async def one(gateway: Gateway, dice: random.Random, seen: Counter[str]) -> None
         if dice.random() < 0.3:
             await asyncio.sleep(tiny(dice))
             seen["left"] += 1
-            with contextlib.suppress(AttributeError):  # the answer has ended before, and the connection
-                dice.choice([client.close, client.reset])()
+            dice.choice([client.close, client.reset])()
             return
         await client.head(within=20)
         said = await client.body(within=20)
@@ -112,6 +110,5 @@ async def test_everybody_gets_a_proper_end(seed: int, monkeypatch: pytest.Monkey
                 await one(gateway, dice, seen)
 
         await asyncio.gather(*(gated() for _ in range(REQUESTS)))
-    print(dict(seen))
-    assert sum(seen.values()) == REQUESTS
-    assert "internal_error" not in seen
+    assert "internal_error" not in seen, seen
+    assert 0 < seen["left"] < REQUESTS, seen

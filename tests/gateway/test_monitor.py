@@ -76,7 +76,8 @@ def test_a_backend_whose_models_are_configured_is_ready_without_a_list_of_them()
 
 
 @pytest.mark.parametrize(
-    ("key", "reason"), [(None, "it wants a key: see api_key_env"), ("k", "it refuses the gateway's key")]
+    ("key", "reason"),
+    [(None, "it wants a key, and none is configured"), ("k", "it refuses the gateway's key")],
 )
 def test_a_backend_that_wants_another_key_is_told_from_one_that_got_none(
     key: str | None, reason: str

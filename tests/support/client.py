@@ -125,10 +125,11 @@ class RawClient:
         self._writer.write_eof()
 
     def reset(self) -> None:
-        """RST."""
+        """RST; nothing where the connection is over already."""
         linger_zero = struct.pack("ii", 1, 0)
         sock = self._writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
         self._writer.transport.abort()
 
     def stop_reading(self) -> None:
