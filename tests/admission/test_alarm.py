@@ -130,7 +130,7 @@ def test_after_a_standstill_what_has_come_meanwhile_is_read_before_it_rings(loop
         running.add_reader(spoken, hear)
         ringing = [Alarm(running, lambda: happened.append("rang")) for _ in range(alarms)]
         for alarm in ringing:
-            alarm.set(running.time() + 0.1)
+            alarm.set(running.time() + 0.25)
         stops.send(b"x")
         await asyncio.sleep(0.6)
         for heard in (stop, spoken):
