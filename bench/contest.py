@@ -56,7 +56,7 @@ class Contest:
                 for number in range(self._plan.rounds):
                     for contestant in _rotated([direct, *gateways], number):
                         self._say(f"round {number + 1} of {self._plan.rounds}: {contestant.name}")
-                        # With a part of the streams a token costs nginx many times what it does with all.
+                        # With a part of the streams a token costs everybody twice what it does with all.
                         whole = contestant is not direct and contestant.fraction == 1
                         beside = reference if whole else None
                         await self._turn(contestant, direct, beside)
