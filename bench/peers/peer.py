@@ -52,4 +52,4 @@ class Peer:
     version: Callable[[str], list[str]] = _version
     """The command by which the program says its version."""
     fraction: int = 1
-    """It gets one in so many of the streams: it could not carry all of them."""
+    """It gets one in so many of the streams: with all of them it falls behind."""
