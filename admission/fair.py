@@ -31,8 +31,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from admission.demand import Demand, Priority
-from admission.ticket import Ticket
+from slotgate.admission.demand import Demand, Priority
+from slotgate.admission.ticket import Ticket
 
 __all__ = ["BATCH_TURN", "Charge", "Flow", "Kind", "Order", "kind_of"]
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from admission.demand import Demand
+from slotgate.admission.demand import Demand
 
 __all__ = ["Lease", "LeaseState", "Outcome"]
 

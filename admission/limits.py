@@ -18,7 +18,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from admission.errors import Refusal, Refused
+from slotgate.admission.errors import Refusal, Refused
 
 __all__ = ["Limiter", "RateState", "Reservation", "TenantLimits"]
 

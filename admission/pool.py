@@ -25,9 +25,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 
-from admission.demand import Demand
-from admission.lease import Lease, Outcome
-from admission.quarantine import Probe, Quarantine, QuarantinedSlot
+from slotgate.admission.demand import Demand
+from slotgate.admission.lease import Lease, Outcome
+from slotgate.admission.quarantine import Probe, Quarantine, QuarantinedSlot
 
 __all__ = ["PoolStatus", "SlotPool"]
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 
-from admission.lease import Lease
+from slotgate.admission.lease import Lease
 
 __all__ = [
     "CERTAIN_S",

@@ -17,7 +17,7 @@ times are arguments.
 
 from __future__ import annotations
 
-from admission.ticket import Ticket
+from slotgate.admission.ticket import Ticket
 
 __all__ = ["FIRST_HOLD_S", "YIELD_S", "Reservation"]
 

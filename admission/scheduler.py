@@ -26,14 +26,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from admission.demand import Demand
-from admission.errors import Refusal, Refused
-from admission.fair import Charge, Flow, Kind, Order, kind_of
-from admission.lease import Lease, Outcome
-from admission.pool import SlotPool, mean_service_s
-from admission.reservation import Reservation
-from admission.ticket import Ticket
-from admission.waiting_clock import WaitingClock
+from slotgate.admission.demand import Demand
+from slotgate.admission.errors import Refusal, Refused
+from slotgate.admission.fair import Charge, Flow, Kind, Order, kind_of
+from slotgate.admission.lease import Lease, Outcome
+from slotgate.admission.pool import SlotPool, mean_service_s
+from slotgate.admission.reservation import Reservation
+from slotgate.admission.ticket import Ticket
+from slotgate.admission.waiting_clock import WaitingClock
 
 __all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
 

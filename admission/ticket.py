@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from admission.demand import Demand
-from admission.errors import Refusal
-from admission.lease import Lease
+from slotgate.admission.demand import Demand
+from slotgate.admission.errors import Refusal
+from slotgate.admission.lease import Lease
 
 __all__ = ["Ticket", "TicketState"]
 

@@ -21,10 +21,10 @@ from unittest.mock import patch
 import httpx
 import orjson
 
-from gateway.affinity import Affinity
-from gateway.serve import assemble
-from gateway.server import Server
-from gateway.settings import parse
+from slotgate.gateway.app.serve import assemble
+from slotgate.gateway.backends.affinity import Affinity
+from slotgate.gateway.server.listener import Server
+from slotgate.gateway.settings import parse
 
 __all__ = ["main"]
 

@@ -28,7 +28,7 @@ from bench.ports import free_port
 from bench.priority import favour, undisturbed
 from bench.process import Child
 from bench.stream import Client, Tally, Target, chat
-from gateway.keys import hash_key, new_key
+from slotgate.gateway.auth.keys import hash_key, new_key
 
 __all__ = ["main"]
 
@@ -74,7 +74,7 @@ slots = {slots}
 def _peer(name: str, *, slots: int = 1200, keys: int = 1) -> Peer:
     def launch(site: Site) -> Launch:
         config = site.write("slotgate.toml", _configuration(site, slots=slots, keys=keys))
-        argv = [site.program, "-m", "gateway", "serve", "--config", config]
+        argv = [site.program, "-m", "slotgate", "serve", "--config", config]
         env = {
             "SLOTGATE_SERVER__PORT": str(site.port),
             "SLOTGATE_USAGE__STORE": f"sqlite:///{site.folder / 'slotgate.db'}",

@@ -1,8 +1,8 @@
 """`make bench-guard`: how much Python runs for one forwarded token, counted and not timed.
 
-20,000 events as llama-server writes them go all the way from a read callback of `gateway.upstream` to a write
-on the client's transport, which takes everything at once. Interpreter instructions and calls into C are
-counted by the interpreter's own hooks, so the same code gives the same counts on any machine, however busy.
+20,000 events as llama-server writes them go the whole way from a read callback of the upstream connection
+to a write on the client's transport, which takes everything at once. The interpreter's own hooks count
+interpreter instructions and calls into C, so the same code gives the same counts on any machine, however busy.
 When either has grown by half against what is recorded here, our own work per token has: make it less, or
 record it anew and say why.
 """

@@ -1,4 +1,4 @@
-"""One stream in memory: from the read callback of `gateway.upstream` to the writes on its client's socket.
+"""One stream in memory: from the upstream's read callback to the writes on its client's socket.
 
 Everything between is the gateway's own. What stands in for the sockets keeps or counts what it takes; a test
 may let the client be slow, or its connection fail.
@@ -15,18 +15,18 @@ from starlette.types import Message
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from admission import Demand, Lease
-from gateway.buffers import BufferBudget
-from gateway.chunk_writer import ChunkWriter
-from gateway.chunks import Identity
-from gateway.context import RequestContext
-from gateway.dialects import ChatDialect, FrameOptions
-from gateway.downstream import Downstream
-from gateway.frames import Frames
-from gateway.metering import Meter
-from gateway.relay import Relay
-from gateway.upstream import Exchange, Outgoing, UpstreamTransport
-from gateway.upstream.connection import Sink, UpstreamConnection
+from slotgate.admission import Demand, Lease
+from slotgate.gateway.api.chunks import Identity
+from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
+from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.server.chunk_writer import ChunkWriter
+from slotgate.gateway.streaming.buffer_budget import BufferBudget
+from slotgate.gateway.streaming.downstream import Downstream
+from slotgate.gateway.streaming.frames import Frames
+from slotgate.gateway.streaming.relay import Relay
+from slotgate.gateway.upstream import Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
 
 __all__ = ["CHUNKED", "Client", "Line"]
 

@@ -1,5 +1,5 @@
-"""`python -m gateway` is `slotgate`."""
+"""`python -m slotgate.gateway` is the command `slotgate`."""
 
-from gateway.cli import main
+from slotgate.gateway.cli import main
 
 main(prog_name="slotgate")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
-    from gateway.settings import Usage as UsageSettings
+    from slotgate.gateway.settings import Settings
+    from slotgate.gateway.settings import Usage as UsageSettings
 
 USAGE_ERROR = 2
 
@@ -53,8 +53,8 @@ def main() -> None:
 def serve(config: Path | None) -> None:
     """Run the gateway."""
     settings = _loaded(config)
-    from gateway.serve import serve as serve_forever
-    from gateway.settings import load
+    from slotgate.gateway.app.serve import serve as serve_forever
+    from slotgate.gateway.settings import load
 
     sys.exit(serve_forever(settings, load=lambda: load(config, os.environ)))
 
@@ -64,8 +64,8 @@ def serve(config: Path | None) -> None:
 def check(config: Path | None) -> None:
     """Validate a configuration and explain what it means."""
     settings = _loaded(config)
-    from gateway.settings import explain
-    from gateway.usage import store_of
+    from slotgate.gateway.settings import explain
+    from slotgate.gateway.usage import store_of
 
     store = store_of(settings.usage)
     if store is not None and (fault := store.fault()):
@@ -91,8 +91,8 @@ def run(
     llama_server: Path | None,
 ) -> None:
     """Start llama-server and a gateway in front of it."""
-    from gateway.run import run as run_both
-    from gateway.run_options import RunOptions
+    from slotgate.gateway.tools.run.options import RunOptions
+    from slotgate.gateway.tools.run.run import run as run_both
 
     options = RunOptions(model, host, port, parallel, ctx, llama_server)
     with _faults_reported():
@@ -105,8 +105,8 @@ def run(
 @click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
 def top(*, url: str, key_file: Path | None, once: bool) -> None:
     """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
-    from gateway.kept_key import OPERATOR, NoKeyError, with_scheme
-    from gateway.top.watching import watch
+    from slotgate.gateway.tools.client_key import OPERATOR, NoKeyError, with_scheme
+    from slotgate.gateway.tools.top.watching import watch
 
     def ask() -> str:
         return str(click.prompt("Operator key", hide_input=True, err=True))
@@ -136,8 +136,8 @@ def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> Non
     """
     import orjson
 
-    from gateway.bench import BenchOptions, run_bench
-    from gateway.kept_key import CLIENT, NoKeyError, with_scheme
+    from slotgate.gateway.tools.bench import BenchOptions, run_bench
+    from slotgate.gateway.tools.client_key import CLIENT, NoKeyError, with_scheme
 
     url = with_scheme(url)
     if not url.startswith(("http://", "https://")):
@@ -161,7 +161,7 @@ def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> Non
 @click.option("--api-key-env", metavar="NAME", help="The variable with a key for the upstream.")
 def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: str | None) -> None:
     """Pass requests on and keep the answers, for `replay`."""
-    from gateway.cassette.listening import record as record_until_stopped
+    from slotgate.gateway.testing.cassette.listening import record as record_until_stopped
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env)
     if api_key_env is not None and not api_key:
@@ -176,8 +176,8 @@ def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: st
 @click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True)
 def replay(*, folder: Path, speed: str, host: str, port: int) -> None:
     """Answer requests as they were answered when they were recorded."""
-    from gateway.cassette.listening import replay as replay_until_stopped
-    from gateway.cassette.player import speed_of
+    from slotgate.gateway.testing.cassette.listening import replay as replay_until_stopped
+    from slotgate.gateway.testing.cassette.player import speed_of
 
     try:
         sys.exit(replay_until_stopped(folder, host, port, speed_of(speed)))
@@ -194,8 +194,8 @@ def replay(*, folder: Path, speed: str, host: str, port: int) -> None:
 @click.option("--json", "form", flag_value="json", help="For a program.")
 def usage(*, config: Path | None, by: str, first: str, last: str, form: str | None) -> None:
     """Print what requests used. Without a configuration: what those of `slotgate run` did."""
-    from gateway.usage import Question, StoreError, store_of
-    from gateway.usage.table import as_csv, as_json, as_table
+    from slotgate.gateway.usage import Question, StoreError, store_of
+    from slotgate.gateway.usage.table import as_csv, as_json, as_table
 
     forms = {"csv": as_csv, "json": as_json, None: as_table}
     store = store_of(_usage_settings(config))
@@ -231,8 +231,8 @@ def fake(
     seed: int | None,
 ) -> None:
     """Run a scripted llama-server, for tests without a GPU."""
-    from gateway.fake import ScriptError
-    from gateway.fake.program import FakeOptions, run_fake
+    from slotgate.gateway.testing.fake import ScriptError
+    from slotgate.gateway.testing.fake_program import FakeOptions, run_fake
 
     options = FakeOptions(script, host, port, ready, alias, slots, seed)
     try:
@@ -276,12 +276,12 @@ def ci(
     The command sees SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables).
     The exit code is the command's, or 1 if a request failed unexpectedly.
     """
-    from gateway.cassette import CassetteError
-    from gateway.cassette.player import speed_of
-    from gateway.ci.options import CiOptions
-    from gateway.ci.run import run_ci
-    from gateway.fake import ScriptError
-    from gateway.find import NotFoundError
+    from slotgate.gateway.testing.cassette import CassetteError
+    from slotgate.gateway.testing.cassette.player import speed_of
+    from slotgate.gateway.testing.ci.options import CiOptions
+    from slotgate.gateway.testing.ci.run import run_ci
+    from slotgate.gateway.testing.fake import ScriptError
+    from slotgate.gateway.tools.run.find import NotFoundError
 
     if sum(choice is not None for choice in (script, replay, model, upstream)) > 1:
         named = "--script, --replay, --model, --upstream"
@@ -312,7 +312,7 @@ def keys() -> None:
 @click.option("--operator", is_flag=True, help="A key for /metrics and /admin.")
 def new(operator: bool) -> None:
     """Print a new key, its hash, and what to write into the configuration."""
-    from gateway.keys import hash_key, new_key
+    from slotgate.gateway.auth.keys import hash_key, new_key
 
     key = new_key()
     lines = OPERATOR_LINES if operator else TENANT_LINES
@@ -331,7 +331,7 @@ key_hashes = ["{hash}"]"""
 
 
 def _loaded(config: Path | None) -> "Settings":
-    from gateway.settings import load
+    from slotgate.gateway.settings import load
 
     if config is None:
         raise click.UsageError("No configuration: give --config FILE or set SLOTGATE_CONFIG.")
@@ -342,16 +342,16 @@ def _loaded(config: Path | None) -> "Settings":
 def _usage_settings(config: Path | None) -> "UsageSettings":
     if config is not None:
         return _loaded(config).usage
-    from gateway.keys import state_dir
-    from gateway.run_plan import usage_settings
+    from slotgate.gateway.tools.run.kept_keys import state_dir
+    from slotgate.gateway.tools.run.plan import usage_settings
 
     return usage_settings(state_dir(os.environ))
 
 
 @contextmanager
 def _faults_reported() -> Iterator[None]:
-    from gateway.keys import KeysError
-    from gateway.settings import SettingsError
+    from slotgate.gateway.settings import SettingsError
+    from slotgate.gateway.tools.run.kept_keys import KeysError
 
     try:
         yield

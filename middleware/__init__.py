@@ -1,11 +1,11 @@
-"""Raw ASGI middleware, one class a file. The stack itself is a list in `gateway.app`."""
+"""Raw ASGI middleware, one class a file. The stack itself is a list in `slotgate.gateway.app.application`."""
 
-from middleware.access_log import AccessLog
-from middleware.authentication import Authentication
-from middleware.cors import Cors
-from middleware.error_boundary import ErrorBoundary
-from middleware.request_id import RequestId
-from middleware.traced import Traced
-from middleware.web_guard import WebGuard
+from slotgate.middleware.access_log import AccessLog
+from slotgate.middleware.authentication import Authentication
+from slotgate.middleware.cors import Cors
+from slotgate.middleware.error_boundary import ErrorBoundary
+from slotgate.middleware.request_id import RequestId
+from slotgate.middleware.traced import Traced
+from slotgate.middleware.web_guard import WebGuard
 
 __all__ = ["AccessLog", "Authentication", "Cors", "ErrorBoundary", "RequestId", "Traced", "WebGuard"]

@@ -1,7 +1,7 @@
 """One line a request, whatever happened to it. Nothing per frame; no prompt, no key.
 
 A flood of requests that end in the same wrong way (clients that leave, a wrong key in a loop) is told by some
-lines and then by their number (`gateway.line_budget`). What ended well always has its line.
+lines and then by their number (`telemetry/log_limiter.py`). What ended well always has its line.
 
 Here every request ends, and whoever keeps books of requests is told.
 """
@@ -16,9 +16,9 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import RequestContext, context_of
-from gateway.errors import ClientGone
-from gateway.line_budget import LineBudget
+from slotgate.gateway.http.context import RequestContext, context_of
+from slotgate.gateway.http.errors import ClientGone
+from slotgate.gateway.telemetry.log_limiter import LineBudget
 
 __all__ = ["AccessLog"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import Caller, context_of
-from gateway.errors import ClientError
+from slotgate.gateway.http.context import Caller, context_of
+from slotgate.gateway.http.errors import ClientError
 
 __all__ = ["Authentication", "presented_keys"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import context_of
-from gateway.error_shapes import shape_for
-from gateway.errors import ClientGone, GatewayError, internal_error
-from gateway.replies import send_error
+from slotgate.gateway.http.context import context_of
+from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error
+from slotgate.gateway.http.replies import send_error
 
 __all__ = ["ErrorBoundary"]
 

@@ -12,8 +12,8 @@ import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.context import RequestContext, attach
-from gateway.error_shapes import shape_for
+from slotgate.gateway.http.context import RequestContext, attach
+from slotgate.gateway.http.error_formats import shape_for
 
 __all__ = ["RequestId"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.context import RequestContext, context_of
+from slotgate.gateway.http.context import RequestContext, context_of
 
 __all__ = ["Traced"]
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import ClientError
+from slotgate.gateway.http.errors import ClientError
 
 __all__ = ["WebGuard"]
 

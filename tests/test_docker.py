@@ -1,13 +1,13 @@
 """The files in docker/ say what is true of the project."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from gateway.settings import load
+from slotgate.gateway.settings import load
+from tests.support.paths import ROOT
 
-DOCKER = Path(__file__).parent.parent / "docker"
+DOCKER = ROOT / "docker"
 
 
 def test_the_configuration_that_compose_mounts_is_valid() -> None:

@@ -3,56 +3,89 @@
 import ast
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 PACKAGES = ("gateway", "middleware", "admission")
-LEAVES = (
-    "gateway.context",
-    "gateway.error_shapes",
-    "gateway.errors",
-    "gateway.line_budget",
-    "gateway.replies",
+BELOW_APP = (
+    "admission http settings upstream telemetry auth usage server api streaming backends processes "
+    "forwarding handlers admin"
 )
-"""What middleware may know of the gateway."""
-COMPOSERS = ("gateway.app", "gateway.serve", "gateway.cli")
-"""Who may know the middleware."""
+ALLOWED: dict[str, str] = {
+    "admission": "",
+    "http": "",
+    "settings": "",
+    "upstream": "",
+    "telemetry": "http",
+    "middleware": "http telemetry",
+    "auth": "http settings admission",
+    "usage": "http settings",
+    "server": "http settings telemetry",
+    "api": "http settings",
+    "streaming": "api http upstream admission",
+    "backends": "admission upstream api http settings",
+    "processes": "backends settings http",
+    "forwarding": "backends streaming api http admission settings",
+    "handlers": "forwarding backends api http admission settings",
+    "admin": "forwarding backends auth usage http admission settings",
+    "app": f"{BELOW_APP} middleware",
+    "tools": f"{BELOW_APP} app",
+    "testing": f"{BELOW_APP} app tools",
+    "cli": "tools testing app auth usage settings",
+}
+"""Room -> the rooms that it may import, besides itself. A room that is not in this table fails the tests."""
+MODULE_LIMITS = {
+    "auth": {"admission": "slotgate.admission.limits"},
+}
+"""Where only one module of a room may be imported."""
+ALONE = ("slotgate.gateway.testing.fake",)
+"""Packages inside a room that import nothing of ours but themselves."""
 THIRD_PARTIES = {
-    "anyio": {"gateway.disconnect"},
-    "click": {"gateway.cli"},
-    "httptools": {"gateway.protocol", "gateway.request_head", "gateway.upstream.connection"},
+    "anyio": {"slotgate.gateway.http.disconnect"},
+    "click": {"slotgate.gateway.cli"},
+    "httptools": {
+        "slotgate.gateway.server.connection",
+        "slotgate.gateway.server.request_head",
+        "slotgate.gateway.upstream.connection",
+    },
     "httpx": {
-        "gateway.backend",
-        "gateway.bench.run",
-        "gateway.cassette.recorder",
-        "gateway.fetching",
-        "gateway.llama_probe",
-        "gateway.monitor",
-        "gateway.slot_cleaner",
-        "gateway.top.feed",
-        "gateway.upstream.transport",
+        "slotgate.gateway.backends.backend",
+        "slotgate.gateway.tools.bench.run",
+        "slotgate.gateway.testing.cassette.recorder",
+        "slotgate.gateway.forwarding.fetch",
+        "slotgate.gateway.processes.probe",
+        "slotgate.gateway.backends.monitor",
+        "slotgate.gateway.backends.slot_eraser",
+        "slotgate.gateway.tools.top.feed",
+        "slotgate.gateway.upstream.transport",
     },
-    "opentelemetry": {"gateway.otel"},
-    "psycopg": {"gateway.usage.postgres"},
-    "pytest": {"gateway.pytest_plugin.fixtures"},
-    "pydantic": {"gateway.settings"},
-    "prometheus_client": {"gateway.metrics"},
-    "rich": {"gateway.top.screen", "gateway.top.watching"},
-    "python_multipart": {"gateway.multipart"},
-    "pydantic_core": {"gateway.settings"},
+    "opentelemetry": {"slotgate.gateway.telemetry.otel"},
+    "psycopg": {"slotgate.gateway.usage.postgres"},
+    "pytest": {"slotgate.gateway.testing.pytest_plugin.fixtures"},
+    "pydantic": {"slotgate.gateway.settings"},
+    "prometheus_client": {"slotgate.gateway.admin.metrics"},
+    "rich": {"slotgate.gateway.tools.top.screen", "slotgate.gateway.tools.top.watching"},
+    "python_multipart": {"slotgate.gateway.http.multipart"},
+    "pydantic_core": {"slotgate.gateway.settings"},
     "uvicorn": {
-        "gateway.chunk_writer",
-        "gateway.connections",
-        "gateway.http10",
-        "gateway.protocol",
-        "gateway.server",
+        "slotgate.gateway.server.chunk_writer",
+        "slotgate.gateway.server.connection_registry",
+        "slotgate.gateway.server.http10",
+        "slotgate.gateway.server.connection",
+        "slotgate.gateway.server.listener",
     },
-    "uvloop": {"gateway.cassette.listening", "gateway.ci.run", "gateway.serve", "gateway.upstream.transport"},
+    "uvloop": {
+        "slotgate.gateway.testing.cassette.listening",
+        "slotgate.gateway.testing.ci.run",
+        "slotgate.gateway.app.serve",
+        "slotgate.gateway.upstream.transport",
+    },
 }
 """Clients and frameworks, each with the few modules that know them."""
-WHOLE_PACKAGES = ("gateway.settings",)
+WHOLE_PACKAGES = ("slotgate.gateway.settings",)
 """Packages that count as one module here."""
 EVERYWHERE = {"orjson", "starlette", "structlog"}
 STARLETTE = {"datastructures", "middleware", "responses", "routing", "types"}
@@ -60,13 +93,22 @@ STARLETTE = {"datastructures", "middleware", "responses", "routing", "types"}
 MUTATORS = {"add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 
 
-def modules_of(*packages: str) -> dict[str, Path]:
-    paths = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+def modules_of(*folders: str) -> dict[str, Path]:
+    """Module name, as it is imported -> file."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    names = [".".join(("slotgate", *path.relative_to(ROOT).with_suffix("").parts)) for path in paths]
     return dict(zip((name.removesuffix(".__init__") for name in names), paths, strict=True))
 
 
+def room_of(module: str) -> str:
+    """`slotgate.gateway.http.errors` -> `http`, `slotgate.admission.pool` -> `admission`."""
+    parts = module.split(".")[1:]
+    return parts[1] if parts[0] == "gateway" and len(parts) > 1 else parts[0]
+
+
 MODULES = modules_of(*PACKAGES)
+FLAT = {"slotgate.gateway", "slotgate.gateway.__main__", "slotgate.gateway.cli"}
+"""The modules of `gateway/` that are in no room."""
 
 
 @cache
@@ -94,12 +136,64 @@ def is_in(module: str, packages: tuple[str, ...]) -> bool:
 # -- who imports whom
 
 
-def test_admission_knows_itself_and_the_standard_library_only() -> None:
+def test_every_module_is_in_a_room_of_the_table() -> None:
+    flat = {module for module in MODULES if module.count(".") == 2 and MODULES[module].name != "__init__.py"}
+    assert {module for module in flat if module.startswith("slotgate.gateway.")} == FLAT - {
+        "slotgate.gateway"
+    }
+    rooms = {room_of(module) for module in MODULES if module not in FLAT}
+    assert rooms == set(ALLOWED) - {"cli"}
+
+
+def test_a_room_imports_the_rooms_of_the_table_only() -> None:
+    assert [
+        f"{module} imports {name}"
+        for module in MODULES
+        if module != "slotgate.gateway.backends.fleet"  # until what it composes has moved to app
+        if module not in FLAT or module.endswith(".cli")
+        for name in ours_of(module)
+        if room_of(name) not in (room_of(module), *ALLOWED[room_of(module)].split())
+    ] == []
+
+
+def test_of_some_rooms_one_module_only_is_imported() -> None:
+    assert [
+        f"{module} imports {name}"
+        for module in MODULES
+        for room, only in MODULE_LIMITS.get(room_of(module), {}).items()
+        for name in ours_of(module)
+        if room_of(name) == room and name != only
+    ] == []
+
+
+def test_the_scripted_llama_server_imports_nothing_of_the_gateway() -> None:
+    """What it and the real one do the same is then no coincidence of shared code."""
+    assert [
+        f"{module} imports {name}"
+        for module in MODULES
+        if is_in(module, ALONE)
+        for name in ours_of(module)
+        if not is_in(name, ALONE)
+    ] == []
+
+
+def test_nothing_imports_the_folders_by_their_own_names() -> None:
+    """`gateway` and `middleware` are names that projects which use slotgate have themselves."""
+    assert [
+        f"{module} imports {name}"
+        for module in MODULES
+        for name in imports_of(module)
+        if is_in(name, PACKAGES)
+    ] == []
+
+
+def test_admission_knows_the_standard_library_only_and_no_asyncio() -> None:
     assert [
         f"{module} imports {name}"
         for module in modules_of("admission")
         for name in imports_of(module)
-        if not is_in(name, ("admission",)) and name.split(".")[0] not in sys.stdlib_module_names
+        if not is_in(name, ("slotgate.admission",))
+        and (name.split(".")[0] not in sys.stdlib_module_names or is_in(name, ("asyncio",)))
     ] == []
 
 
@@ -113,36 +207,9 @@ def test_admission_awaits_nothing() -> None:
     ] == []
 
 
-def test_middleware_knows_admission_and_the_leaves_of_the_gateway_only() -> None:
-    assert ours_but(modules_of("middleware"), ("middleware", "admission", *LEAVES)) == []
-
-
-def test_the_leaves_know_leaves_only() -> None:
-    assert ours_but(LEAVES, LEAVES) == []
-
-
-def test_only_those_who_compose_the_application_know_the_middleware() -> None:
-    others = [module for module in modules_of("gateway") if module not in COMPOSERS]
-    assert ours_but(others, ("gateway", "admission")) == []
-
-
-def test_the_stand_in_stands_apart() -> None:
-    """What runs in front of real llama-servers knows nothing of the scripted one, and the other way round."""
-    apart = ("gateway.fake", "gateway.ci", "gateway.pytest_plugin", "gateway.cli")
-    way = [module for module in modules_of("gateway") if not is_in(module, apart)]
-    assert [f"{m} imports {name}" for m in way for name in imports_of(m) if is_in(name, apart[:3])] == []
-    small = ("gateway.fake", "gateway.ready_file", "gateway.stopping")
-    assert ours_but(modules_of("gateway/fake"), small) == []
-
-
-def ours_but(modules: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
-    """Imports of our own modules that are not among the allowed ones."""
-    return [
-        f"{module} imports {name}"
-        for module in modules
-        for name in imports_of(module)
-        if is_in(name, PACKAGES) and not is_in(name, allowed)
-    ]
+def ours_of(module: str) -> list[str]:
+    """The modules of ours that a module imports."""
+    return [name for name in imports_of(module) if is_in(name, ("slotgate",)) and name != "slotgate"]
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
@@ -166,7 +233,7 @@ def test_a_third_party_is_known_to_few_and_the_table_names_nobody_else() -> None
     used: dict[str, set[str]] = {}
     for module in MODULES:
         for top in {name.split(".")[0] for name in imports_of(module)}:
-            if top not in sys.stdlib_module_names and top not in (*PACKAGES, *EVERYWHERE):
+            if top not in sys.stdlib_module_names and top not in ("slotgate", *EVERYWHERE):
                 home = next((package for package in WHOLE_PACKAGES if is_in(module, (package,))), module)
                 used.setdefault(top, set()).add(home)
     assert used == THIRD_PARTIES
@@ -232,7 +299,7 @@ def test_no_state_at_module_level() -> None:
 
 
 def test_no_handle_of_a_loop_is_asked_for_its_time() -> None:
-    """uvloop's cannot always say (see `admission.alarm`), and the loops of most tests can."""
+    """uvloop's cannot always say (see `streaming/alarm.py`), and the loops of most tests can."""
     calls = ((module, node) for module in MODULES for node in ast.walk(tree_of(module)))
     asked = [(m, n) for m, n in calls if isinstance(n, ast.Call) and ast.unparse(n).endswith(".when()")]
     assert [f"{module}:{call.lineno}" for module, call in asked] == []

@@ -3,18 +3,18 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from admission import QueueLimits, Scheduler, SlotPool
-from gateway.backend import Backend
-from gateway.context import RequestContext
-from gateway.live import LiveAnswers
-from gateway.metrics import Metrics
+from slotgate.admission import QueueLimits, Scheduler, SlotPool
+from slotgate.gateway.admin.metrics import Metrics
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.http.context import RequestContext
+from tests.support.paths import ROOT
 
-MONITORING = Path(__file__).parent.parent / "docker" / "monitoring"
+MONITORING = ROOT / "docker" / "monitoring"
 _NAME = re.compile(r"\b((?:slotgate|process)_[a-z_]+)(?:\{([^}]*)\})?")
 _GROUPING = re.compile(r"by \(([^)]*)\)")
 _BY_PROMETHEUS = {"le", "job", "instance"}

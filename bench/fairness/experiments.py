@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from admission import Priority, SlotPool
 from bench.instructions import counted
+from slotgate.admission import Priority, SlotPool
 from tests.admission.simulation import Request, Simulation
 
 __all__ = [

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bench.peers.peer import Launch, Peer, Site
-from gateway.keys import hash_key, new_key
+from slotgate.gateway.auth.keys import hash_key, new_key
 
 __all__ = ["PEER"]
 
@@ -33,7 +33,7 @@ def _install(_: Path) -> str:
 def _launch(site: Site) -> Launch:
     key = new_key()
     text = _CONFIGURATION.format(key_hash=hash_key(key), upstream=site.upstream)
-    argv = [site.program, "-m", "gateway", "serve", "--config", site.write("slotgate.toml", text)]
+    argv = [site.program, "-m", "slotgate", "serve", "--config", site.write("slotgate.toml", text)]
     env = {
         "SLOTGATE_SERVER__PORT": str(site.port),
         "SLOTGATE_USAGE__STORE": f"sqlite:///{site.folder / 'slotgate.db'}",
@@ -46,5 +46,5 @@ PEER = Peer(
     about="key, admission, metering and rewriting on, one worker",
     install=_install,
     launch=_launch,
-    version=lambda program: [program, "-m", "gateway", "--version"],
+    version=lambda program: [program, "-m", "slotgate", "--version"],
 )

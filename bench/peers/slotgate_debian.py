@@ -10,17 +10,18 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-import gateway
 from bench.install import Unavailable
-from bench.peers import slotgate
+from bench.peers import slotgate as ours
 from bench.peers.peer import Launch, Peer, Site
 
 __all__ = ["PEER"]
 
+_OURS = find_spec("slotgate")
 _PACKAGES = [
-    str(Path(gateway.__file__).resolve().parents[1]),
+    *([str(Path(_OURS.origin).parents[1])] if _OURS and _OURS.origin else []),
     *(path for path in sys.path if "site-packages" in path),
 ]
 
@@ -33,7 +34,7 @@ def _install(_: Path) -> str:
         raise Unavailable("slotgate runs under it already")
     try:
         subprocess.run(
-            [python, "-c", "import gateway.cli"], check=True, capture_output=True, env=_environment()
+            [python, "-c", "import slotgate.gateway.cli"], check=True, capture_output=True, env=_environment()
         )
     except subprocess.CalledProcessError as error:
         raise Unavailable(f"{python} cannot run slotgate") from error
@@ -45,7 +46,7 @@ def _environment() -> dict[str, str]:
 
 
 def _launch(site: Site) -> Launch:
-    launch = slotgate.PEER.launch(site)
+    launch = ours.PEER.launch(site)
     return replace(launch, env={**launch.env, **_environment()})
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from gateway.settings.document import Settings
-from gateway.settings.faults import Finding
-from gateway.settings.places import Loc
-from gateway.settings.tables import Backend
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Finding
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.tables import Backend
 
 # What only a process of our own has.
 OF_COMMANDS = ("load", "idle_unload_s", "group", "start_timeout_s")

@@ -3,14 +3,14 @@
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 
-from gateway.settings.backend_checks import backend_findings
-from gateway.settings.document import Settings
-from gateway.settings.faults import Finding
-from gateway.settings.isolation import isolation_findings
-from gateway.settings.naming import naming_findings
-from gateway.settings.not_yet import not_yet_findings
-from gateway.settings.places import Loc
-from gateway.settings.wording import shown
+from slotgate.gateway.settings.backend_checks import backend_findings
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Finding
+from slotgate.gateway.settings.isolation import isolation_findings
+from slotgate.gateway.settings.naming import naming_findings
+from slotgate.gateway.settings.not_yet import not_yet_findings
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.wording import shown
 
 
 def findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:

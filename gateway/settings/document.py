@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from gateway.settings.sections import Admission, Server, Streaming, Timeouts, Usage
-from gateway.settings.tables import Backend, Group, Model, Tenant
-from gateway.settings.values import Many, Table
+from slotgate.gateway.settings.sections import Admission, Server, Streaming, Timeouts, Usage
+from slotgate.gateway.settings.tables import Backend, Group, Model, Tenant
+from slotgate.gateway.settings.values import Many, Table
 
 
 class Settings(Table):

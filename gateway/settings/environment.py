@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gateway.settings.document import Settings
-from gateway.settings.faults import Fault
-from gateway.settings.places import Document, Loc, copied, quoted
-from gateway.settings.schema import Spot, keys, spot
-from gateway.settings.wording import suggestion, unknown_key
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Fault
+from slotgate.gateway.settings.places import Document, Loc, copied, quoted
+from slotgate.gateway.settings.schema import Spot, keys, spot
+from slotgate.gateway.settings.wording import suggestion, unknown_key
 
 PREFIX = "SLOTGATE_"
 NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")

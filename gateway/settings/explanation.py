@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from gateway.settings.document import Settings
-from gateway.settings.tables import Backend, Group, Tenant
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.tables import Backend, Group, Tenant
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.settings.places import Loc
+from slotgate.gateway.settings.places import Loc
 
 
 @dataclass(frozen=True, slots=True)

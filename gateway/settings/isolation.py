@@ -7,9 +7,9 @@ processes of our own.
 
 from collections.abc import Iterator
 
-from gateway.settings.document import Settings
-from gateway.settings.faults import Fault, Finding, SettingsError
-from gateway.settings.tables import Backend, Tenant
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Fault, Finding, SettingsError
+from slotgate.gateway.settings.tables import Backend, Tenant
 
 __all__ = ["check_isolation_goes_on", "isolating", "isolation_findings"]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.settings.crosschecks import findings
-from gateway.settings.document import Settings
-from gateway.settings.environment import overlay
-from gateway.settings.faults import Fault, SettingsError
-from gateway.settings.places import Document, Loc, copied, overlap
-from gateway.settings.wording import worded
+from slotgate.gateway.settings.crosschecks import findings
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.environment import overlay
+from slotgate.gateway.settings.faults import Fault, SettingsError
+from slotgate.gateway.settings.places import Document, Loc, copied, overlap
+from slotgate.gateway.settings.wording import worded
 
 POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 

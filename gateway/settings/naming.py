@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from gateway.settings.document import Settings
-from gateway.settings.faults import Finding
-from gateway.settings.places import Loc
-from gateway.settings.wording import suggestion
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Finding
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.wording import suggestion
 
 
 def naming_findings(settings: Settings) -> Iterator[Finding]:

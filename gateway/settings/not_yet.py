@@ -6,11 +6,11 @@ The one place to change when a part is built is the table: delete its row.
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from gateway.settings.document import Settings
-from gateway.settings.faults import Finding
-from gateway.settings.places import Loc
-from gateway.settings.schema import keys
-from gateway.settings.values import Table
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.faults import Finding
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.schema import keys
+from slotgate.gateway.settings.values import Table
 
 NOT_YET: Mapping[str, str] = MappingProxyType(
     {

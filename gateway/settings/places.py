@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.settings.values import is_model_name
+from slotgate.gateway.settings.values import is_model_name
 
 Loc = tuple[str | int, ...]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from gateway.settings.document import Settings
-from gateway.settings.places import Loc
-from gateway.settings.values import Hidden, Table
+from slotgate.gateway.settings.document import Settings
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.values import Hidden, Table
 
 
 @dataclass(frozen=True, slots=True)

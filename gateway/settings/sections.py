@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from gateway.settings.values import (
+from slotgate.gateway.settings.values import (
     SQLITE,
     SQLITE_DEFAULT,
     Bytes,

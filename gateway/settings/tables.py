@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from gateway.settings.values import (
+from slotgate.gateway.settings.values import (
     Argument,
     BackendUrl,
     Count,

@@ -8,8 +8,8 @@ from typing import Literal, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
-from gateway.settings.places import Loc
-from gateway.settings.schema import Spot, keys, spot
+from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.schema import Spot, keys, spot
 
 UNITS = {"_ms": "milliseconds", "_s": "seconds", "_bytes": "bytes"}
 SHOWN_CHARACTERS = 60

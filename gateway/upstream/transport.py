@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import httpx
 import uvloop
 
-from gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
+from slotgate.gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
 
 __all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
 

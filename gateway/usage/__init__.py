@@ -1,11 +1,11 @@
 """Usage records: one for each request that held a slot, kept in a database, summed up on demand."""
 
-from gateway.usage.opening import store_of
-from gateway.usage.question import DEFAULT_GROUP, GROUPS, SUMS, Question, Total
-from gateway.usage.record import UsageRecord
-from gateway.usage.recorder import Recorder
-from gateway.usage.store import Row, StoreError, StoreFault, UsageStore
-from gateway.usage.usage import NotRecorded, Report, Usage, keeping
+from slotgate.gateway.usage.opening import store_of
+from slotgate.gateway.usage.question import DEFAULT_GROUP, GROUPS, SUMS, Question, Total
+from slotgate.gateway.usage.record import UsageRecord
+from slotgate.gateway.usage.recorder import Recorder
+from slotgate.gateway.usage.store import Row, StoreError, StoreFault, UsageStore
+from slotgate.gateway.usage.usage import NotRecorded, Report, Usage, keeping
 
 __all__ = [
     "DEFAULT_GROUP",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.settings import Usage as UsageSettings
-from gateway.usage.postgres import PostgresStore
-from gateway.usage.sqlite import SqliteStore
-from gateway.usage.store import UsageStore
+from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.usage.postgres import PostgresStore
+from slotgate.gateway.usage.sqlite import SqliteStore
+from slotgate.gateway.usage.store import UsageStore
 
 __all__ = ["store_of"]
 

@@ -12,9 +12,9 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gateway.usage import schema
-from gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
-from gateway.usage.store import Row, StoreError, StoreFault
+from slotgate.gateway.usage import schema
+from slotgate.gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
+from slotgate.gateway.usage.store import Row, StoreError, StoreFault
 
 if TYPE_CHECKING:
     import psycopg

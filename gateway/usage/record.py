@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-from gateway.context import RequestContext
+from slotgate.gateway.http.context import RequestContext
 
 __all__ = ["UsageRecord"]
 

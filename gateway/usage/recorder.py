@@ -16,8 +16,8 @@ from collections import deque
 
 import structlog
 
-from gateway.usage.record import UsageRecord
-from gateway.usage.store import Row, StoreError, UsageStore
+from slotgate.gateway.usage.record import UsageRecord
+from slotgate.gateway.usage.store import Row, StoreError, UsageStore
 
 __all__ = ["Recorder"]
 

@@ -15,9 +15,9 @@ from datetime import date
 from pathlib import Path
 from urllib.parse import quote
 
-from gateway.usage import schema
-from gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
-from gateway.usage.store import Row, StoreError, StoreFault
+from slotgate.gateway.usage import schema
+from slotgate.gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
+from slotgate.gateway.usage.store import Row, StoreError, StoreFault
 
 __all__ = ["SqliteStore"]
 

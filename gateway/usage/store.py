@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import date
 from typing import NamedTuple, Protocol
 
-from gateway.usage.question import Question, Total
-from gateway.usage.record import UsageRecord
+from slotgate.gateway.usage.question import Question, Total
+from slotgate.gateway.usage.record import UsageRecord
 
 __all__ = ["Row", "StoreError", "StoreFault", "UsageStore"]
 

@@ -7,7 +7,7 @@ import io
 
 import orjson
 
-from gateway.usage.question import SUMS, Question, Total
+from slotgate.gateway.usage.question import SUMS, Question, Total
 
 __all__ = ["as_csv", "as_json", "as_table"]
 

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import structlog
 
-from gateway.context import RequestContext
-from gateway.settings import Usage as UsageSettings
-from gateway.usage.opening import store_of
-from gateway.usage.question import Question, Total
-from gateway.usage.record import UsageRecord
-from gateway.usage.recorder import Recorder
-from gateway.usage.store import StoreError, StoreFault, UsageStore
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.usage.opening import store_of
+from slotgate.gateway.usage.question import Question, Total
+from slotgate.gateway.usage.record import UsageRecord
+from slotgate.gateway.usage.recorder import Recorder
+from slotgate.gateway.usage.store import StoreError, StoreFault, UsageStore
 
 __all__ = ["NotRecorded", "Report", "Usage", "keeping"]
 

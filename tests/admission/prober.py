@@ -4,7 +4,8 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 
-from admission import SETTLE_S, AdmissionQueue, Demand, Lease, Outcome, QueueLimits, SlotPool
+from slotgate.admission import SETTLE_S, Demand, Lease, Outcome, QueueLimits, SlotPool
+from slotgate.gateway.forwarding.queue import AdmissionQueue
 from tests.admission.llama_model import Connection, LlamaModel, Work
 
 LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, max_queue_bytes=10**12, queue_timeout_s=1e6)

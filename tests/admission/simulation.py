@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from admission import Demand, Lease, Outcome, Priority, QueueLimits, Scheduler, SlotPool, Ticket
+from slotgate.admission import Demand, Lease, Outcome, Priority, QueueLimits, Scheduler, SlotPool, Ticket
 
 ROOMY = QueueLimits(
     max_queue=10**6, max_queue_per_tenant=10**6, max_queue_bytes=10**12, queue_timeout_s=10**9

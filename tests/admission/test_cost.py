@@ -6,7 +6,7 @@ from types import FrameType
 
 import pytest
 
-from admission import SlotPool
+from slotgate.admission import SlotPool
 from tests.admission.simulation import Request, Simulation
 
 FEW, MANY = 20, 10_000

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from admission import Demand, Outcome, Priority, SlotPool
-from admission.fair import BATCH_TURN, Charge, Flow, Order
-from admission.ticket import Ticket
+from slotgate.admission import Demand, Outcome, Priority, SlotPool
+from slotgate.admission.fair import BATCH_TURN, Charge, Flow, Order
+from slotgate.admission.ticket import Ticket
 from tests.admission.simulation import Simulation, ignore
 
 SIZES = [1.0, 5.0, 0.5, 2.0, 8.0]

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from admission import (
+from slotgate.admission import (
     Demand,
     Lease,
     Outcome,

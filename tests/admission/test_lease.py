@@ -2,7 +2,7 @@
 
 import pytest
 
-from admission import Demand, Lease, LeaseState, Outcome
+from slotgate.admission import Demand, Lease, LeaseState, Outcome
 
 
 class Owner:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from admission import Limiter, Refusal, Refused, Reservation, TenantLimits
+from slotgate.admission import Limiter, Refusal, Refused, Reservation, TenantLimits
 
 START = datetime.datetime(2026, 11, 29, 23, 0, tzinfo=datetime.UTC)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission import SETTLE_S, Demand, Outcome, Probe, SlotPool, Ticket
-from admission.reservation import FIRST_HOLD_S
+from slotgate.admission import SETTLE_S, Demand, Outcome, Probe, SlotPool, Ticket
+from slotgate.admission.reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 ONE = Demand("other", "m")

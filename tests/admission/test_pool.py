@@ -2,7 +2,7 @@
 
 import pytest
 
-from admission import Demand, Lease, Outcome, PoolStatus, SlotPool
+from slotgate.admission import Demand, Lease, Outcome, PoolStatus, SlotPool
 
 
 class Granting:

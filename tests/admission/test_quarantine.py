@@ -2,8 +2,8 @@
 
 import pytest
 
-from admission import Demand, Lease, Outcome, SlotPool
-from admission.quarantine import CERTAIN_S, EARLY_S, SHARED_S, SPACING_S, UNSTARTED_S
+from slotgate.admission import Demand, Lease, Outcome, SlotPool
+from slotgate.admission.quarantine import CERTAIN_S, EARLY_S, SHARED_S, SPACING_S, UNSTARTED_S
 
 MIB = 1024 * 1024
 

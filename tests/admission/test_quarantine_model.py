@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings, strategies
 
-from admission.quarantine import CERTAIN_S, EARLY_S, SETTLE_S, SPACING_S
+from slotgate.admission.quarantine import CERTAIN_S, EARLY_S, SETTLE_S, SPACING_S
 from tests.admission.llama_model import Connection, LlamaModel, Work
 from tests.admission.prober import Prober
 from tests.support.virtual_time import run_virtual

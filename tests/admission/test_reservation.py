@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from admission import Demand, Priority, Refusal, Refused, SlotPool, Ticket
-from admission.reservation import FIRST_HOLD_S, YIELD_S, Reservation
+from slotgate.admission import Demand, Priority, Refusal, Refused, SlotPool, Ticket
+from slotgate.admission.reservation import FIRST_HOLD_S, YIELD_S, Reservation
 from tests.admission.simulation import Simulation, ignore
 
 

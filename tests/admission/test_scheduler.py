@@ -4,16 +4,7 @@ import itertools
 
 import pytest
 
-from admission import (
-    Demand,
-    Outcome,
-    Priority,
-    QueueLimits,
-    QueueStatus,
-    Refusal,
-    Refused,
-    SlotPool,
-)
+from slotgate.admission import Demand, Outcome, Priority, QueueLimits, QueueStatus, Refusal, Refused, SlotPool
 from tests.admission.simulation import Simulation, ignore
 
 

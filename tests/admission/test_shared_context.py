@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission import Demand, Outcome, SlotPool, Ticket
-from admission.reservation import FIRST_HOLD_S
+from slotgate.admission import Demand, Outcome, SlotPool, Ticket
+from slotgate.admission.reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 CONTEXT = 1000

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from admission import (
+from slotgate.admission import (
     Demand,
     Lease,
     Limiter,

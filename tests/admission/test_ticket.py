@@ -2,7 +2,7 @@
 
 import pytest
 
-from admission import Demand, Lease, Refusal, Ticket, TicketState
+from slotgate.admission import Demand, Lease, Refusal, Ticket, TicketState
 
 
 def ticket_of(seen: list[TicketState]) -> Ticket:

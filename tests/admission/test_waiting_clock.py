@@ -1,7 +1,7 @@
 """Waits do not use up their time while the model loads."""
 
-from admission import Refusal, SlotPool
-from admission.waiting_clock import WaitingClock
+from slotgate.admission import Refusal, SlotPool
+from slotgate.admission.waiting_clock import WaitingClock
 from tests.admission.simulation import Simulation
 from tests.admission.test_scheduler import limits
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from admission import Demand, QueueLimits, SlotPool
+from slotgate.admission import Demand, QueueLimits, SlotPool
 from tests.admission.simulation import Request, Simulation
 
 WAIT_S = 0.05

@@ -1,13 +1,12 @@
 """Many tenants on few slots: the figures of `make fairness` are as good as promised, and as published."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from bench.fairness.figures import Figures, measure
+from tests.support.paths import DOCS
 
-DOCS = Path(__file__).parents[2] / "docs"
 COUNTS = ("| one tenant |", "| a tenant each |")
 """Lines of the page that change with the interpreter, and with every line of the scheduler."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.clients.every import every_client
 from tests.clients.scenes import cut, endless, whole
 from tests.clients.told import Ask, Client, Failure

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import H, T, chunked

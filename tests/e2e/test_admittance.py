@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.answer import Answer, exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for

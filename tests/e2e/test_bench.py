@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import CHAT, running_gateway, settings_for
 from tests.support.llama import RealLlama
@@ -26,7 +26,7 @@ ANSWER: Script = [Write(H + chunked(T("a"), T("b"), STOP, DONE) + END), Fin()]
 async def bench(url: str, *options: str, key: str = "sg-a") -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "bench", "--url", url, *options),
+        *(sys.executable, "-m", "slotgate", "bench", "--url", url, *options),
         env={**os.environ, "SLOTGATE_KEY": key, "XDG_STATE_HOME": os.devnull},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

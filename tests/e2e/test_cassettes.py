@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from gateway.cassette import AT_ONCE, Cassette, Ending, Player, Recorder, UpstreamFault, listening
-from gateway.cassette.request import STATUS_PATHS
+from slotgate.gateway.testing.cassette import (
+    AT_ONCE,
+    Cassette,
+    Ending,
+    Player,
+    Recorder,
+    UpstreamFault,
+    listening,
+)
+from slotgate.gateway.testing.cassette.request import STATUS_PATHS
 from tests.support.cassettes import Seen, playing, posted, recording, recordings, seen
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
@@ -308,7 +316,7 @@ async def test_prompts_are_in_the_cassette_and_not_in_the_log(tmp_path: Path) ->
 async def slotgate(*words: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", *words, stdout=pipe, stderr=pipe
+        sys.executable, "-m", "slotgate", *words, stdout=pipe, stderr=pipe
     )
 
 

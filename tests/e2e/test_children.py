@@ -11,17 +11,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.backend import Backend, BackendState
-from gateway.children import Children
-from gateway.fleet import Fleet
-from gateway.llama_command import LlamaCommand
-from gateway.llama_process import LlamaProcess
-from gateway.llama_state import State
-from gateway.packages import Installed
-from gateway.ports import LOOPBACK
-from gateway.restart_policy import RestartLimits
-from gateway.serve import assemble
-from gateway.settings import parse
+from slotgate.gateway.app.serve import assemble
+from slotgate.gateway.backends.backend import Backend, BackendState
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.processes.command import LlamaCommand
+from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.ports import LOOPBACK
+from slotgate.gateway.processes.restart_policy import RestartLimits
+from slotgate.gateway.processes.state import State
+from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.settings import parse
+from slotgate.gateway.tools.run.packages import Installed
 from tests.support.client import RawClient
 from tests.support.processes import child_program, children_of, vanishes
 from tests.support.served import Served, served_gateway

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.backend_state import BackendState
-from gateway.circuit import CircuitState
+from slotgate.gateway.backends.circuit_breaker import CircuitState
+from slotgate.gateway.backends.state import BackendState
 from tests.support.answer import fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
@@ -39,7 +39,7 @@ async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_tri
         waiting = [asyncio.create_task(ask(gateway.url)) for _ in range(3)]
         await gateway.until(lambda: gateway.fleet.scheduler.depth == 3)
         asked = len(fu.generations)
-        monkeypatch.setattr("gateway.circuit.REST_S", 0.0)
+        monkeypatch.setattr("slotgate.gateway.backends.circuit_breaker.REST_S", 0.0)
         answers = await asyncio.gather(*waiting)
         assert [got.status for got in answers] == [200] * 3
         assert len(fu.generations) == asked + 3

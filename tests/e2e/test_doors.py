@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.app import Keys, build_app
-from gateway.context import TenantIdentity
-from gateway.dialects import NativeDialect
-from gateway.doors import DOORS
-from gateway.generation_request import GenerationRequest, Upgrade
-from gateway.keys import hash_key
+from slotgate.gateway.api.dialects import NativeDialect
+from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.request import GenerationRequest, Upgrade
+from slotgate.gateway.app.application import Keys, build_app
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.http.context import TenantIdentity
 from tests.support.answer import Answer, fetch
 from tests.support.connection import Request
 from tests.support.doors import (

@@ -9,11 +9,11 @@ from urllib.parse import quote
 import pytest
 from starlette.routing import Route
 
-from gateway.app import OPERATOR_PREFIXES, Keys, routes
-from gateway.endpoints.by_method import ByMethod
-from gateway.fleet import Fleet
-from gateway.keys import hash_key
-from gateway.settings import Settings
+from slotgate.gateway.app.application import OPERATOR_PREFIXES, Keys, routes
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.http.by_method import ByMethod
+from slotgate.gateway.settings import Settings
 from tests.support.answer import Answer, exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.doors import BOUNDARY, MODEL, STREAMING, WAYS, Way, chunks_of, models_in

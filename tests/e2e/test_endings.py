@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from admission import Demand, Outcome
-from gateway.backend import Backend
-from gateway.doors import DOORS
-from gateway.keys import hash_key
+from slotgate.admission import Demand, Outcome
+from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.backends.backend import Backend
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.doors import MODEL, Way

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.e2e.test_reload import Configuration
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for

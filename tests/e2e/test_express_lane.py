@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.express import Express
-from gateway.protocol import Protocol
+from slotgate.gateway.server.connection import Protocol
+from slotgate.gateway.streaming.fast_path import Express
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, chat, error_in, running_gateway, settings_for, text_of

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.downstream import Downstream
-from gateway.fetching import Reply
-from gateway.frames import Frames
-from gateway.metering import Meter
-from gateway.relay import Relay
-from gateway.upstream import Exchange
+from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.forwarding.fetch import Reply
+from slotgate.gateway.streaming.downstream import Downstream
+from slotgate.gateway.streaming.frames import Frames
+from slotgate.gateway.streaming.relay import Relay
+from slotgate.gateway.upstream import Exchange
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike

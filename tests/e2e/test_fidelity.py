@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.answer import Answer, exchange
 from tests.support.client import request_bytes
 from tests.support.fixtures import need_the_wheel

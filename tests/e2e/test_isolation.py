@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.keys import hash_key
-from gateway.settings import Settings, parse
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.settings import Settings, parse
 from tests.support.answer import Answer, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, running_gateway

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.doors import DOORS
-from gateway.keys import hash_key
-from gateway.usage import keeping
+from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.usage import keeping
 from tests.support.answer import Answer
 from tests.support.client import read_stream, request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import Backend
-from gateway.backend_state import BackendState
-from gateway.llama_process import LlamaProcess
-from gateway.restart_policy import RestartLimits
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.backends.state import BackendState
+from slotgate.gateway.processes.restart_policy import RestartLimits
+from slotgate.gateway.processes.supervisor import LlamaProcess
 from tests.support.answer import Answer, fetch
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, data_of, error_in, running_gateway
@@ -111,7 +111,7 @@ async def test_two_models_of_a_group_of_one_swap_under_load_and_nobody_is_cut(ti
 async def test_a_running_stream_is_waited_for_and_its_model_makes_room_after_it(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.residency.RESIDENCE_S", 0.0)
+    monkeypatch.setattr("slotgate.gateway.processes.residency.RESIDENCE_S", 0.0)
     async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
         a = gateway.fleet.backends["a"]
         async with endless(gateway, "a") as running:
@@ -158,7 +158,7 @@ async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_are_tol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = partial(LlamaProcess, limits=RestartLimits(first_delay_s=0.0))
-    monkeypatch.setattr("gateway.children.LlamaProcess", hasty)
+    monkeypatch.setattr("slotgate.gateway.processes.managed.LlamaProcess", hasty)
     command = llama_command(tmp_path / "no-such-model.gguf")
     settings = own_settings(own_backend("a", command, **DEMAND))
     async with running_gateway(settings, ready=False) as gateway:
@@ -178,8 +178,10 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = RestartLimits(max_starts=2, first_delay_s=0.0, window_s=0.01)
-    monkeypatch.setattr("gateway.children.LlamaProcess", partial(LlamaProcess, limits=limits))
-    monkeypatch.setattr("gateway.residency.REST_S", 0.05)
+    monkeypatch.setattr(
+        "slotgate.gateway.processes.managed.LlamaProcess", partial(LlamaProcess, limits=limits)
+    )
+    monkeypatch.setattr("slotgate.gateway.processes.residency.REST_S", 0.05)
     mended = tmp_path / "mended"
     command = llama_command(tiny_model, before=f"[ -e {mended} ] || exit 3")
     async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.keys import hash_key
-from gateway.line_budget import MOST
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.telemetry.log_limiter import MOST
 from tests.support.answer import exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for

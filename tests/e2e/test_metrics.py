@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
 from tests.support.notation import END, STOP, USE, H, T, answer, chunked

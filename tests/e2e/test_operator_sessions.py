@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import BackendState
-from gateway.keys import hash_key
-from gateway.operators import Operators
-from gateway.wrong_keys import A_MINUTE
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.auth.operators import Operators
+from slotgate.gateway.auth.sign_in_limiter import A_MINUTE
+from slotgate.gateway.backends.backend import BackendState
 from tests.e2e.test_reload import Configuration
 from tests.support.answer import Answer, exchange, fetch
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backend import BackendState
+from slotgate.gateway.backends.backend import BackendState
 from tests.support.answer import fetch
 from tests.support.client import RawClient
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for

@@ -5,15 +5,15 @@ from importlib.resources import files
 
 import pytest
 
-from gateway.keys import hash_key
-from gateway.page_files import Pages
+from slotgate.gateway.admin.page_files import Pages
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.answer import fetch
 from tests.support.gateway import running_gateway, settings_for
 
 pytestmark = pytest.mark.anyio
 
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
-FOLDER = files("gateway.pages")
+FOLDER = files("slotgate.gateway.admin.pages")
 NAMES = sorted(entry.name for entry in FOLDER.iterdir() if not entry.name.startswith(("__", "frame.")))
 PAGES = Pages()
 STATIC = [name for name in NAMES if not name.endswith(".html")]

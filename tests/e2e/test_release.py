@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from gateway.app import Keys, build_app
+from slotgate.gateway.app.application import Keys, build_app
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike

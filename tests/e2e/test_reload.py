@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet import Fleet
-from gateway.keys import hash_key
-from gateway.reloading import LiveGateway
-from gateway.serve import keys_of
-from gateway.settings import Settings, SettingsError, parse
+from slotgate.gateway.app.reload import LiveGateway
+from slotgate.gateway.app.serve import keys_of
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.settings import Settings, SettingsError, parse
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for, text_of
 from tests.support.notation import END, STOP, H, T, answer, chunked, error_body

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for
 from tests.support.notation import END, STOP, USE, H, T, answer, chunked

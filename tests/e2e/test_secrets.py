@@ -17,11 +17,10 @@ from typing import Any
 import orjson
 import pytest
 
-import gateway.endpoints.generate
-from gateway.cli import main
-from gateway.keys import KeyRing, hash_key
-from gateway.packages import Installed
-from gateway.settings import Settings, SettingsError
+from slotgate.gateway.auth.keys import KeyRing, hash_key
+from slotgate.gateway.cli import main
+from slotgate.gateway.settings import Settings, SettingsError
+from slotgate.gateway.tools.run.packages import Installed
 from tests.support.answer import Answer
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
@@ -293,7 +292,7 @@ async def test_scenario_113_no_key_is_seen_in_a_fault_of_ours(
         headers = dict(scope["headers"])
         raise LookupError("no such thing", len(headers))
 
-    monkeypatch.setattr(gateway.endpoints.generate, "upstream_headers", fails)
+    monkeypatch.setattr("slotgate.gateway.handlers.generate.upstream_headers", fails)
     async with listening(caplog) as ears:
         assert await ears.ask("a") == "internal_error"
         assert "no such thing" in ears.gateway.log.text

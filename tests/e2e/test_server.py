@@ -13,10 +13,10 @@ import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.connections import SPARE
-from gateway.keys import hash_key
-from gateway.protocol import MAX_AHEAD_BYTES, MAX_PIPELINED, Protocol
-from gateway.server import Server
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.server.connection import MAX_AHEAD_BYTES, MAX_PIPELINED, Protocol
+from slotgate.gateway.server.connection_registry import SPARE
+from slotgate.gateway.server.listener import Server
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -347,7 +347,7 @@ async def test_a_request_that_was_refused_early_and_came_whole_leaves_a_connecti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when its body is more than is read at once; the limit for reading it over is over with it."""
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 0.3)
+    monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.3)
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.request("POST", "/nowhere", *TYPE, body=b"x" * 600_000)
@@ -369,7 +369,7 @@ async def test_garbage_in_the_rest_of_a_refused_upload_is_not_answered_again() -
 
 
 async def test_the_rest_of_a_refused_upload_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 0.1)
+    monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.1)
     fu = ScriptedUpstream()
     async with fu, serving(fu, max_body_bytes=1024) as gateway, await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, *TYPE, b"Content-Length: 100000000"))
@@ -919,7 +919,7 @@ async def test_a_client_that_does_not_read_does_not_keep_a_closing_connection(
     monkeypatch: pytest.MonkeyPatch, *, half: bool
 ) -> None:
     """uvicorn waits for ever until all is sent."""
-    monkeypatch.setattr("gateway.protocol.FLUSH_S", 0.1)
+    monkeypatch.setattr("slotgate.gateway.server.connection.FLUSH_S", 0.1)
 
     async def big(scope: Scope, receive: Receive, send: Send) -> None:
         """As much as one can send without waiting: what the kernel does not take stays in the transport."""

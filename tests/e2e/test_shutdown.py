@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import Frame, RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, chat, text_of
@@ -266,7 +266,7 @@ def test_a_taken_port_is_exit_code_2_and_one_sentence(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         path.write_text(f"[server]\nport = {port}\n" + backend_table("http://127.0.0.1:9"))
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+        command = [sys.executable, "-m", "slotgate", "serve", "--config", str(path)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
     sentence = f"Cannot listen on 127.0.0.1:{port}: another program listens there; see server.port"
     assert (done.returncode, done.stdout) == (2, "")

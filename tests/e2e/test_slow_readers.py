@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import RawClient, read_stream
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of

@@ -6,7 +6,7 @@ import os
 import orjson
 import pytest
 
-from gateway.backend import BackendState
+from slotgate.gateway.backends.backend import BackendState
 from tests.support.answer import fetch
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
@@ -198,7 +198,7 @@ async def test_a_whole_answer_that_makes_no_sense_is_a_broken_backend(said: byte
 async def test_a_whole_answer_without_end_is_a_broken_backend_and_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.fetching.MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr("slotgate.gateway.forwarding.fetch.MAX_ANSWER_BYTES", 100_000)
     head = H.replace(b"text/event-stream", b"application/json")
     fu = ScriptedUpstream(scripts={CHAT: [Write(head), Flood(50_000_000)]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -213,7 +213,7 @@ async def test_a_whole_answer_without_end_is_a_broken_backend_and_closed(
 async def test_an_error_without_end_is_told_and_its_slot_held_no_longer(
     monkeypatch: pytest.MonkeyPatch, *, streaming: bool
 ) -> None:
-    monkeypatch.setattr("gateway.fetching.MAX_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr("slotgate.gateway.forwarding.fetch.MAX_ANSWER_BYTES", 1_000_000)
     head = H.replace(b"200 OK", b"500 Error").replace(b"text/event-stream", b"application/json")
     fu = ScriptedUpstream(scripts={CHAT: [Write(head), Flood(100_000_000)]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

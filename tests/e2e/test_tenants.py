@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.answer import Answer, fetch
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.fixtures import RunLlama

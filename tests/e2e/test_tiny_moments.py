@@ -11,8 +11,8 @@ from collections import Counter
 import orjson
 import pytest
 
-from gateway import circuit
-from gateway.settings import Settings
+from slotgate.gateway.backends import circuit_breaker as circuit
+from slotgate.gateway.settings import Settings
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for

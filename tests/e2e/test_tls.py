@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import RawClient
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
@@ -93,7 +93,7 @@ async def test_a_refusal_arrives_and_the_connection_closes(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of it cannot be closed here, so it closes when the time for the rest of the request is over."""
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 0.1)
+    monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.1)
     fu = ScriptedUpstream()
     async with fu, serving(fu, certificate, max_header_bytes=16384) as (_, client):
         await client.send(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 40000)

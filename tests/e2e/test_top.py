@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import hash_key
+from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.notation import H, T, answer, chunked
@@ -47,7 +47,7 @@ async def piped(*words: str, **variables: str) -> tuple[int | None, str, str]:
     """Exit code, output, errors of `slotgate top` without a terminal."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "gateway", "top", *words),
+        *("-m", "slotgate", "top", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -113,7 +113,7 @@ async def terminal(
 ) -> AsyncIterator[Terminal]:
     master, slave = pty.openpty()
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-    command = [sys.executable, "-m", "gateway", "top", *words]
+    command = [sys.executable, "-m", "slotgate", "top", *words]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=slave, stdout=slave, stderr=slave, env=environ(**variables), start_new_session=True
     )
@@ -171,7 +171,7 @@ async def test_a_gateway_that_restarts_is_seen_again(tmp_path: Path) -> None:
                 await screen.shows("connection lost, trying again")
                 port = url.rpartition(":")[2]
                 again = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "gateway", "serve", "--config", str(tmp_path / "slotgate.toml")),
+                    *(sys.executable, "-m", "slotgate", "serve", "--config", str(tmp_path / "slotgate.toml")),
                     env=environ(SLOTGATE_SERVER__PORT=port),
                     stderr=asyncio.subprocess.DEVNULL,
                     cwd=tmp_path,

@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.keys import hash_key
-from gateway.otel import Tracing
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.telemetry.otel import Tracing
 from tests.support.answer import fetch
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
@@ -147,7 +147,7 @@ async def test_all_times_of_a_request_are_of_one_clock(spans: Spans, monkeypatch
     """Else children begin before their parent, where the loop's clock is coarse or the other one is set."""
     then = 10**18
     wall = iter([then, *[then + 3600 * 10**9] * 100])
-    monkeypatch.setattr("gateway.otel.time", SimpleNamespace(time_ns=lambda: next(wall)))
+    monkeypatch.setattr("slotgate.gateway.telemetry.otel.time", SimpleNamespace(time_ns=lambda: next(wall)))
     async with traced_gateway(ScriptedUpstream(scripts={CHAT: PAUSED}), spans) as gateway:
         await ask(gateway.url)
         await spans.settled(gateway, 4)

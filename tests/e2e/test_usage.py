@@ -14,10 +14,10 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
-from gateway.keys import hash_key
-from gateway.settings import Usage as UsageSettings
-from gateway.usage import Question, keeping, store_of
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.cli import main
+from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.usage import Question, keeping, store_of
 from tests.support.answer import fetch
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, ask, chat, data_of, text_of
@@ -320,7 +320,7 @@ def test_a_folder_that_is_not_there_is_exit_code_2_and_one_sentence(tmp_path: Pa
     path = tmp_path / "slotgate.toml"
     path.write_text(backend_table("http://127.0.0.1:9") + '[usage]\nstore = "sqlite:///nowhere/usage.db"\n')
     for word in ("serve", "check"):
-        command = [sys.executable, "-m", "gateway", word, "--config", str(path)]
+        command = [sys.executable, "-m", "slotgate", word, "--config", str(path)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"usage.store: there is no folder {tmp_path / 'nowhere'}\n"

@@ -103,7 +103,7 @@ DRIPPING: Script = [Write(H), Paced(20)]
 async def test_an_answer_that_cannot_be_read_changes_nothing(
     nonsense: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.monitor.ASK_S", 0.3)
+    monkeypatch.setattr("slotgate.gateway.backends.monitor.ASK_S", 0.3)
     fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": nonsense})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.keys import KeysError, hash_key
-from gateway.run_options import RunOptions
-from gateway.settings import Fault, Settings, SettingsError
-from gateway.usage.sqlite import SqliteStore
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.cli import main
+from slotgate.gateway.settings import Fault, Settings, SettingsError
+from slotgate.gateway.tools.run.kept_keys import KeysError
+from slotgate.gateway.tools.run.options import RunOptions
+from slotgate.gateway.usage.sqlite import SqliteStore
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 VALID = '[[backend]]\nname = "gpu0"\nurl = "http://127.0.0.1:8081"\n'
 INVALID = '[server]\nport = -1\n[timeouts]\nidle_s = "long"\n' + VALID
 
@@ -38,12 +39,13 @@ def config(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[object], int]], None]:
-    """Put a function in the place of the one that a command starts: `gateway.serve`'s or `gateway.run`'s."""
+    """Replace the function that `slotgate serve` or `slotgate run` starts."""
+    modules = {"serve": "slotgate.gateway.app.serve", "run": "slotgate.gateway.tools.run.run"}
 
     def put(name: str, function: Callable[[object], int]) -> None:
-        module = ModuleType(f"gateway.{name}")
+        module = ModuleType(modules[name])
         setattr(module, name, function)
-        monkeypatch.setitem(sys.modules, f"gateway.{name}", module)
+        monkeypatch.setitem(sys.modules, modules[name], module)
 
     return put
 
@@ -171,22 +173,22 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_with_a_faulty_configuration_exits_2(config: Callable[[str], str]) -> None:
-    done = python("-m", "gateway", "check", "--config", config(INVALID))
+    done = python("-m", "slotgate", "check", "--config", config(INVALID))
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 2
 
 
 def test_a_process_with_the_example_configuration_exits_0() -> None:
-    done = python("-m", "gateway", "check", "--config", "docs/slotgate.example.toml")
+    done = python("-m", "slotgate", "check", "--config", "docs/slotgate.example.toml")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("gateway.cli", ["pydantic", "starlette", "uvicorn", "httpx", "asyncio"]),
-        ("gateway.settings", ["starlette", "uvicorn", "httpx"]),
-        ("gateway.keys", ["pydantic", "starlette", "uvicorn", "httpx"]),
+        ("slotgate.gateway.cli", ["pydantic", "starlette", "uvicorn", "httpx", "asyncio"]),
+        ("slotgate.gateway.settings", ["starlette", "uvicorn", "httpx"]),
+        ("slotgate.gateway.auth.keys", ["pydantic", "starlette", "uvicorn", "httpx"]),
     ],
 )
 def test_a_command_that_needs_no_server_loads_none(module: str, absent: list[str]) -> None:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.cassette import AT_ONCE, Cassette, Exchange, Player, Recorder, listening
+from slotgate.gateway.testing.cassette import AT_ONCE, Cassette, Exchange, Player, Recorder, listening
 from tests.support.client import RawClient, request_bytes
 from tests.support.http1 import Head
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.chunks import TEXT_KINDS
+from slotgate.gateway.api.chunks import TEXT_KINDS
 
 Json = dict[str, Any]
 _PLACE = "PLACE-OF-THE-TEXT"

@@ -11,12 +11,12 @@ from typing import Any, cast
 import orjson
 from starlette.types import Message
 
-from gateway.buffers import BufferBudget
-from gateway.chunks import Identity
-from gateway.dialects import ChatDialect, Dialect, FrameOptions
-from gateway.downstream import Downstream
-from gateway.frames import Frames
-from gateway.metering import Meter
+from slotgate.gateway.api.chunks import Identity
+from slotgate.gateway.api.dialects import ChatDialect, Dialect, FrameOptions
+from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.streaming.buffer_budget import BufferBudget
+from slotgate.gateway.streaming.downstream import Downstream
+from slotgate.gateway.streaming.frames import Frames
 from tests.support.sse import FrameReader, data_of
 
 OURS = Identity("chatcmpl-ours", 1700000000, "public")

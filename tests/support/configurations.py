@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.settings import Settings, SettingsError, parse
+from slotgate.gateway.settings import Settings, SettingsError, parse
 
 BACKEND = {"name": "gpu0", "url": "http://127.0.0.1:8081"}
 

@@ -1,7 +1,7 @@
 """A valid request and llama-server's answers for every door of the gateway, and how each protocol is read.
 
-Tests that hold for all doors are made from `gateway.doors.DOORS` and from this table; a door that is missing
-here fails them.
+Tests that hold for all doors are made from `gateway/api/endpoints.py` and from this table; a door that is
+missing here fails them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from gateway.dialects import MessagesDialect, ResponsesDialect
-from gateway.doors import DOORS, Door
+from slotgate.gateway.api.dialects import MessagesDialect, ResponsesDialect
+from slotgate.gateway.api.endpoints import DOORS, Door
 from tests.support import llama_dialects, llama_frames
 from tests.support.answer import Answer, exchange
 from tests.support.client import Frame, RawClient, request_bytes

@@ -13,14 +13,14 @@ from typing import Any
 
 import orjson
 
-from gateway.children import Children
-from gateway.fleet import Fleet
-from gateway.reloading import LiveGateway, Load
-from gateway.serve import assemble
-from gateway.server import Server
-from gateway.settings import Settings, parse
-from gateway.tracing import Trace
-from gateway.usage import Usage
+from slotgate.gateway.app.reload import LiveGateway, Load
+from slotgate.gateway.app.serve import assemble
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.server.listener import Server
+from slotgate.gateway.settings import Settings, parse
+from slotgate.gateway.telemetry.tracing import Trace
+from slotgate.gateway.usage import Usage
 from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged

@@ -1,5 +1,12 @@
 """HTTP/1.1 framing for both ends of a test: that of the shipped scripted llama-server, strict and by hand."""
 
-from gateway.fake.http1 import BodyReader, FramingError, Head, Message, MessageReader, parse_head
+from slotgate.gateway.testing.fake.http1 import (
+    BodyReader,
+    FramingError,
+    Head,
+    Message,
+    MessageReader,
+    parse_head,
+)
 
 __all__ = ["BodyReader", "FramingError", "Head", "Message", "MessageReader", "parse_head"]

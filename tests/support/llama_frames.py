@@ -5,13 +5,13 @@ Functions of the words said, with figures that never change.
 
 import random
 
-from gateway.fake.chat import ChatTeller
-from gateway.fake.native import NativeTeller
-from gateway.fake.speech import Kind, Token
-from gateway.fake.teller import Teller
-from gateway.fake.text import TextTeller
-from gateway.fake.told import CREATED, FINGERPRINT, Told, Voice
-from gateway.fake.wire import DONE, Json, data
+from slotgate.gateway.testing.fake.chat import ChatTeller
+from slotgate.gateway.testing.fake.native import NativeTeller
+from slotgate.gateway.testing.fake.speech import Kind, Token
+from slotgate.gateway.testing.fake.teller import Teller
+from slotgate.gateway.testing.fake.text import TextTeller
+from slotgate.gateway.testing.fake.told import CREATED, FINGERPRINT, Told, Voice
+from slotgate.gateway.testing.fake.wire import DONE, Json, data
 
 __all__ = [
     "CACHED_TOKENS",

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.keys import hash_key
-from gateway.ports import free_port
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.processes.ports import free_port
 from tests.support.gateway import CHAT, chat
 
 OPERATOR_KEY = "sg-operator"
@@ -57,7 +57,7 @@ class Operated:
 
     def start(self) -> None:
         """Returns when a backend is ready."""
-        command = [sys.executable, "-m", "gateway", "serve", "--config", "slotgate.toml"]
+        command = [sys.executable, "-m", "slotgate", "serve", "--config", "slotgate.toml"]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, cwd=self._folder, env=dict(os.environ), stdout=output, stderr=output

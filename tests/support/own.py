@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from gateway.keys import hash_key
-from gateway.packages import Installed
-from gateway.settings import Settings, parse
+from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.settings import Settings, parse
+from slotgate.gateway.tools.run.packages import Installed
 from tests.support.answer import Answer, fetch
 from tests.support.fixtures import need_the_wheel
 from tests.support.leaks import child_processes

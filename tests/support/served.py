@@ -78,7 +78,7 @@ async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Serv
     path.write_text(configuration)
     log = folder / "slotgate.log"
     environ = {**os.environ, "SLOTGATE_SERVER__PORT": str(port)}
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+    command = [sys.executable, "-m", "slotgate", "serve", "--config", str(path)]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, env=environ, cwd=folder

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from gateway.usage import Question, Row, StoreError, Total, UsageRecord
+from slotgate.gateway.usage import Question, Row, StoreError, Total, UsageRecord
 
 NOON = 1_800_000_000.0
 """2027-01-15, 08:00 UTC."""

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.upstream import End, Outgoing, UpstreamTransport
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.transport import Address
+from slotgate.gateway.upstream import End, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.connection import UpstreamConnection
+from slotgate.gateway.upstream.transport import Address
 from tests.gateway.upstream.test_transport import Recorder, eventually
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, H, T, chunked
@@ -239,7 +239,7 @@ async def test_no_descriptor_is_left_for_another_connection(monkeypatch: pytest.
 
     with listening() as server:
         async with transport_to(server) as transport:
-            monkeypatch.setattr("gateway.upstream.transport.socket.socket", no_more)
+            monkeypatch.setattr("slotgate.gateway.upstream.transport.socket.socket", no_more)
             sink = Recorder()
             exchange = transport.begin(REQUEST, sink)
             assert not exchange.sent

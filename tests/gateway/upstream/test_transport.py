@@ -13,10 +13,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from gateway.backend import Backend
-from gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
-from gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
-from gateway.upstream.transport import IDLE_S, Address
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
+from slotgate.gateway.upstream.transport import IDLE_S, Address
 from tests.support.connection import Ending, Request
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, STOP, H, T, answer, chunked
@@ -578,7 +578,7 @@ async def test_bytes_that_nobody_asked_for_close_an_idle_connection() -> None:
 
 
 async def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.transport.IDLE_S", 0.05)
+    monkeypatch.setattr("slotgate.gateway.upstream.transport.IDLE_S", 0.05)
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
         assert await fu.connections[0].closed() is Ending.EOF

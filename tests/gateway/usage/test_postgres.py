@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.settings import Usage as UsageSettings
-from gateway.usage import Question, Recorder, Row, StoreError, StoreFault, UsageStore, store_of
-from gateway.usage.postgres import PostgresStore
+from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.usage import Question, Recorder, Row, StoreError, StoreFault, UsageStore, store_of
+from slotgate.gateway.usage.postgres import PostgresStore
 from tests.support.logged import logged
 from tests.support.usage import PostgresServer, postgres_programs, postgres_server, record
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.usage import Question, Total
-from gateway.usage.table import as_csv, as_json, as_table
+from slotgate.gateway.usage import Question, Total
+from slotgate.gateway.usage.table import as_csv, as_json, as_table
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from gateway.usage import Recorder, StoreError
+from slotgate.gateway.usage import Recorder, StoreError
 from tests.support.logged import logged
 from tests.support.usage import MemoryStore, record
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.usage import Question, Recorder, Row, StoreError, StoreFault
-from gateway.usage.sqlite import SqliteStore
+from slotgate.gateway.usage import Question, Recorder, Row, StoreError, StoreFault
+from slotgate.gateway.usage.sqlite import SqliteStore
 from tests.support.logged import logged
 from tests.support.usage import record
 

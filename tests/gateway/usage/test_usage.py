@@ -6,10 +6,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-import gateway.usage.usage
-from gateway.context import RequestContext, TenantIdentity
-from gateway.settings import Usage as UsageSettings
-from gateway.usage import (
+from slotgate.gateway.http.context import RequestContext, TenantIdentity
+from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.usage import (
     NotRecorded,
     Question,
     Recorder,
@@ -88,7 +87,7 @@ async def test_the_start_reads_what_was_used_today() -> None:
 async def test_a_store_that_does_not_answer_holds_up_the_start_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateway.usage.usage, "START_S", 0.0)
+    monkeypatch.setattr("slotgate.gateway.usage.usage.START_S", 0.0)
     store = MemoryStore()
     store.broken = StoreError("unreachable")
     usage = Usage(store, Recorder(store))

@@ -1,0 +1,55 @@
+"""The public names for tests: the scripted llama-server, cassettes, and a virtual-time event loop.
+
+docs/testing.md and docs/cassettes.md explain them. The pytest fixtures need no import: the plugin of the
+installed package provides them.
+"""
+
+from slotgate.gateway.testing.cassette import (
+    AT_ONCE,
+    Cassette,
+    CassetteError,
+    Ending,
+    Exchange,
+    Miss,
+    Player,
+    Read,
+    RecordedRequest,
+    RecordedResponse,
+    Recorder,
+    UpstreamFault,
+    listening,
+)
+from slotgate.gateway.testing.fake import (
+    FakeServer,
+    Machine,
+    Reply,
+    Scene,
+    ScriptError,
+    read_script,
+    scene_of,
+)
+from slotgate.gateway.testing.fake.virtual_time import run_virtual
+
+__all__ = [
+    "AT_ONCE",
+    "Cassette",
+    "CassetteError",
+    "Ending",
+    "Exchange",
+    "FakeServer",
+    "Machine",
+    "Miss",
+    "Player",
+    "Read",
+    "RecordedRequest",
+    "RecordedResponse",
+    "Recorder",
+    "Reply",
+    "Scene",
+    "ScriptError",
+    "UpstreamFault",
+    "listening",
+    "read_script",
+    "run_virtual",
+    "scene_of",
+]

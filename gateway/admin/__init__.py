@@ -1,0 +1,1 @@
+"""All that operators see and do."""

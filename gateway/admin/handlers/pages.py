@@ -1,0 +1,74 @@
+"""The pages of the operator, and what they are made of, with what a browser may do with them.
+
+Nothing on these pages comes from elsewhere, and nothing in them is run or styled inline: the policy that goes
+with each answer forbids the browser everything else.
+"""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from slotgate.gateway.admin.page_files import File, Pages
+from slotgate.gateway.http.by_method import unknown_path
+from slotgate.gateway.http.context import headers_of
+from slotgate.gateway.http.replies import send_whole
+
+__all__ = ["Page", "Redirect", "StaticFile"]
+
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    b"require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+class Page:
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _send(self._file, scope, send)
+
+
+class StaticFile:
+    """`GET /admin/static/{name}`."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        file = self._pages.static(scope["path_params"]["name"])
+        if file is None:
+            await unknown_path(scope, receive, send)
+        else:
+            await _send(file, scope, send)
+
+
+class Redirect:
+    def __init__(self, location: bytes) -> None:
+        self._location = location
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_whole(send, 307, [(b"location", self._location)], b"")
+
+
+async def _send(file: File, scope: Scope, send: Send) -> None:
+    """Whole, or 304 to who has it already (RFC 9110, 13.1.2)."""
+    known = headers_of(scope).get(b"if-none-match", b"")
+    etags = {etag.strip().removeprefix(b"W/") for etag in known.split(b",")}
+    headers = [*_HEADERS, (b"etag", file.etag)]
+    if etags & {file.etag, b"*"}:
+        await send({"type": "http.response.start", "status": 304, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        await send_whole(send, 200, [(b"content-type", file.content_type), *headers], file.content)

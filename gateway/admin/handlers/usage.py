@@ -1,0 +1,57 @@
+"""`GET /admin/usage?group=tenant,model,day&from=2027-01-01&to=2027-01-31`: sums, for the operator."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from slotgate.gateway.http.errors import CapacityError, ClientError
+from slotgate.gateway.http.replies import send_json
+from slotgate.gateway.usage import DEFAULT_GROUP, NotRecorded, Question, StoreError, Usage
+
+__all__ = ["UsageTotals"]
+
+_PARAMETERS = ("group", "from", "to")
+
+
+class UsageTotals:
+    """Days are UTC days, both included. What is still in memory is written first, if the store takes it."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        question = _question(scope["query_string"])
+        try:
+            report = await self._usage.report(question)
+        except NotRecorded as off:
+            message = 'usage is not recorded: usage.store is "none"'
+            raise ClientError("usage_not_recorded", message, status=404) from off
+        except StoreError as error:
+            message = f"the records cannot be read now: {error}"
+            raise CapacityError(503, "usage_unavailable", message) from error
+        answer = {
+            "group": question.group,
+            "usage": [total.facts(question.group) for total in report.totals],
+            "current": report.current,
+            "complete": report.complete,
+        }
+        await send_json(send, 200, answer)
+
+
+def _question(query: bytes) -> Question:
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=10, errors="strict")
+    except ValueError as wrong:
+        raise ClientError("invalid_request", "the query cannot be read") from wrong
+    given = dict(pairs)
+    unknown = next((name for name in given if name not in _PARAMETERS), None)
+    if unknown is not None:
+        raise ClientError("invalid_request", f"there is no parameter {unknown[:40]!a}")
+    if len(given) < len(pairs):
+        raise ClientError("invalid_request", "a parameter is given twice")
+    try:
+        return Question.asked(given.get("group", DEFAULT_GROUP), given.get("from", ""), given.get("to", ""))
+    except ValueError as wrong:
+        raise ClientError("invalid_request", str(wrong)) from wrong

@@ -1,0 +1,97 @@
+"""What operators are shown of a gateway now: plain values, read off the fleet when somebody asks.
+
+`/admin/status`, the live events and the answers to orders say the same of the same thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from slotgate.admission import Limiter
+from slotgate.gateway.admin.orders import Orders
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.forwarding.in_flight import Progress
+from slotgate.gateway.http.context import RequestContext
+
+__all__ = ["backend_status", "live_requests", "status_of"]
+
+
+def status_of(fleet: Fleet, orders: Orders | None = None) -> dict[str, Any]:
+    queue = fleet.scheduler.status()
+    leases = fleet.scheduler.leases_by_tenant
+    return {
+        "draining": fleet.scheduler.draining,
+        "models": [
+            {
+                "name": model.name,
+                "aliases": model.aliases,
+                "backends": [backend.name for backend in model.backends],
+            }
+            for model in fleet.catalogue.models.values()
+        ],
+        "backends": [backend_status(backend, orders) for backend in fleet.backends.values()],
+        "queue": {"depth": queue.depth, "by_tenant": queue.by_tenant, "oldest_s": round(queue.oldest_s, 3)},
+        "tenants": [
+            {
+                "name": name,
+                "leases": leases.get(name, 0),
+                "queued": queue.by_tenant.get(name, 0),
+                **_limits(fleet.limiter, name),
+            }
+            for name in sorted({*fleet.tenants, *leases, *queue.by_tenant})
+        ],
+    }
+
+
+def backend_status(backend: Backend, orders: Orders | None = None) -> dict[str, Any]:
+    now = asyncio.get_running_loop().time()
+    slots = backend.pool.status(now)
+    context = backend.pool.context
+    return {
+        "name": backend.name,
+        "url": str(backend.base_url),
+        "state": backend.state.value,
+        "reason": backend.explanation,
+        "slots": {
+            "total": slots.total,
+            "idle": slots.idle,
+            "leased": slots.leased,
+            "quarantined": slots.quarantined,
+            "quarantined_oldest_s": round(slots.quarantined_oldest_s, 3),
+            "foreign": slots.foreign,
+        },
+        **({"context": {"total": context, "free": backend.pool.room}} if context else {}),
+        "active": len(backend.pool.leases),
+        "idle_s": round(slots.idle_s, 3),
+        "leases_ended": {outcome.value: count for outcome, count in backend.pool.released.items()},
+        "orders": orders.possible(backend.name) if orders is not None else (),
+    }
+
+
+def live_requests(fleet: Fleet, most: int | None = None) -> list[dict[str, Any]]:
+    """Those under way, the latest first, with what is known of each so far."""
+    now = asyncio.get_running_loop().time()
+    return [_so_far(context, answer.progress(), now) for answer, context in fleet.live.answers[:most]]
+
+
+def _so_far(context: RequestContext, progress: Progress, now: float) -> dict[str, Any]:
+    first = progress.first_output_at
+    return context.facts(now) | {
+        "outcome": "running" if context.granted_at is not None else "queued",
+        "ttft_ms": None if first is None else round((first - context.began_at) * 1000, 1),
+        "completion_tokens": progress.tokens,
+    }
+
+
+def _limits(limiter: Limiter, tenant: str) -> dict[str, Any]:
+    """What is left of the tenant's limits, for one that has any."""
+    left: dict[str, Any] = {}
+    for name, state in (("requests", limiter.requests_of(tenant)), ("tokens", limiter.tokens_of(tenant))):
+        if state is not None:
+            left[f"{name}_per_minute"] = {"limit": state.limit, "remaining": state.remaining}
+    quota = limiter.quota_of(tenant)
+    if quota is not None:
+        left["tokens_per_day"] = {"limit": quota, "used": round(limiter.used_today(tenant))}
+    return {"limits": left} if left else {}

@@ -1,0 +1,1 @@
+"""The endpoints and protocols that clients speak. Pure: nothing here does IO."""

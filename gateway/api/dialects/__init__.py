@@ -1,0 +1,22 @@
+"""The protocols in which a stream may speak to its client: one small description each."""
+
+from slotgate.gateway.api.dialects.dialect import DONE, Dialect, FrameOptions, KeepAlive
+from slotgate.gateway.api.dialects.messages import MessagesDialect
+from slotgate.gateway.api.dialects.native import NativeDialect
+from slotgate.gateway.api.dialects.openai import ChatDialect, ChoicesDialect, TextDialect
+from slotgate.gateway.api.dialects.responses import ResponsesDialect
+from slotgate.gateway.api.dialects.transcription import TranscriptionDialect
+
+__all__ = [
+    "DONE",
+    "ChatDialect",
+    "ChoicesDialect",
+    "Dialect",
+    "FrameOptions",
+    "KeepAlive",
+    "MessagesDialect",
+    "NativeDialect",
+    "ResponsesDialect",
+    "TextDialect",
+    "TranscriptionDialect",
+]

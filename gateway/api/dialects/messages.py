@@ -1,0 +1,66 @@
+"""Anthropic's messages: named events, ended by `message_stop`.
+
+A silence is broken by `ping` in both forms of keep-alive: some clients do not count comments as progress.
+llama-server writes an id of OpenAI's kind, errors in OpenAI's shape, and begins the use of a tool without its
+input: a call without arguments would have none in clients that add up what comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slotgate.gateway.api.chunks import Chunk
+from slotgate.gateway.api.dialects.dialect import Dialect, named_frame
+from slotgate.gateway.http.error_formats import anthropic_body
+from slotgate.gateway.http.errors import GatewayError
+
+__all__ = ["MessagesDialect"]
+
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""Where each type of delta holds its text."""
+
+
+class MessagesDialect(Dialect):
+    heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+    def error_in(self, chunk: Chunk) -> dict[str, Any] | None:
+        if chunk.get("type") == "error" or "type" not in chunk or "error" in chunk:
+            error = chunk.get("error") or chunk
+            return error if isinstance(error, dict) else {"message": str(error)}
+        return None
+
+    def ends_part(self, chunk: Chunk) -> bool:
+        return chunk.get("type") == "message_stop"
+
+    def has_output(self, chunk: Chunk) -> bool:
+        return _text(chunk) is not None
+
+    def plain(self, chunk: Chunk) -> tuple[str, str] | None:
+        text = _text(chunk)
+        if text is None or len(chunk) != 3 or len(chunk["delta"]) != 2:
+            return None
+        return f"{chunk['delta']['type']} {chunk.get('index')}", text
+
+    def rewritten(self, chunk: Chunk) -> list[Chunk]:
+        message = chunk.get("message")
+        if isinstance(message, dict):
+            message["id"] = self._identity.id
+            message["model"] = self._identity.model
+        block = chunk.get("content_block")
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            block.setdefault("input", {})
+        return [chunk]
+
+    def frame(self, chunk: Chunk) -> bytes:
+        return named_frame(chunk)
+
+    def failure(self, error: GatewayError) -> bytes:
+        return b"event: error\ndata: " + anthropic_body(error) + b"\n\n"
+
+
+def _text(chunk: Chunk) -> str | None:
+    delta = chunk.get("delta")
+    if chunk.get("type") != "content_block_delta" or not isinstance(delta, dict):
+        return None
+    text = delta.get(_TEXTS.get(str(delta.get("type")), ""))
+    return text if isinstance(text, str) and text else None

@@ -1,0 +1,1 @@
+"""The composition: the only room that knows all others."""

@@ -1,0 +1,1 @@
+"""What the gateway knows of each llama-server, and which of them serve which model."""

@@ -1,0 +1,78 @@
+"""Which backend probably still holds the beginning of a prompt in its KV cache.
+
+A prompt leaves a `Trail`: for each of its beginnings (after the first message, after the second, ...) a hash
+that covers everything up to there. Each backend remembers the beginnings that it has served lately. The next
+turn of a conversation repeats the last one and adds to it, so the backend that knows its longest beginning is
+the warm one. A session that the client names is as good as a beginning of any length.
+
+Nothing here decides anything: admission weighs warmth against free slots.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from slotgate.gateway.api.prompt_prefix import Trail
+
+__all__ = ["Affinity"]
+
+REMEMBERED = 4096
+"""Beginnings and sessions that are kept for each backend: some hundred kilobytes."""
+SESSION_BYTES = 1 << 30
+
+
+class Affinity:
+    """By the names of backends' pools."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._remembered = remembered
+        self._known: dict[str, OrderedDict[bytes, int | None]] = {}
+        """With the number of the slot, where that is known."""
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(known)}" for name, known in self._known.items())
+        return f"<Affinity {sizes or 'of nobody'}>"
+
+    def note(self, pool: str, trail: Trail, slots: tuple[int, ...] = ()) -> None:
+        """This prompt is processed there now, in one of these slots."""
+        number = slots[0] if len(slots) == 1 else None
+        known = self._known.setdefault(pool, OrderedDict())
+        for mark in (*(mark for mark, _ in trail.beginnings), *_session_mark(trail)):
+            known[mark] = number
+            known.move_to_end(mark)
+        while len(known) > self._remembered:
+            known.popitem(last=False)
+        for mark in _session_mark(trail):  # a session has one home
+            for other, marks in self._known.items():
+                if other != pool:
+                    marks.pop(mark, None)
+
+    def forget(self, pool: str) -> None:
+        """The backend has restarted, or is gone."""
+        self._known.pop(pool, None)
+
+    def warmth(self, trail: Trail) -> dict[str, int]:
+        """Bytes of the prompt's beginning that each pool has probably processed already."""
+        found = {pool: _bytes_known(known, trail) for pool, known in self._known.items()}
+        return {pool: size for pool, size in found.items() if size}
+
+    def slots(self, trail: Trail) -> dict[str, int]:
+        """By pool, the number of the slot that probably holds it, where slots have numbers."""
+        found = {pool: _number_known(known, trail) for pool, known in self._known.items()}
+        return {pool: number for pool, number in found.items() if number is not None}
+
+
+def _bytes_known(known: Mapping[bytes, int | None], trail: Trail) -> int:
+    if any(mark in known for mark in _session_mark(trail)):
+        return SESSION_BYTES
+    return next((size for mark, size in reversed(trail.beginnings) if mark in known), 0)
+
+
+def _number_known(known: Mapping[bytes, int | None], trail: Trail) -> int | None:
+    marks = (*_session_mark(trail), *(mark for mark, _ in reversed(trail.beginnings)))
+    return next((known[mark] for mark in marks if mark in known), None)
+
+
+def _session_mark(trail: Trail) -> tuple[bytes, ...]:
+    return (b"session " + trail.session,) if trail.session else ()

@@ -1,0 +1,132 @@
+"""The gateway's own list of models: public names, aliases, and which backends serve what.
+
+A public name comes from a `[[model]]` table, from a backend's `models`, or from what a backend says it
+serves; there a path becomes the name of its file, because no path of the machine leaves the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PureWindowsPath
+from typing import Any
+
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.http.context import TenantIdentity
+from slotgate.gateway.http.errors import CapacityError, ClientError
+from slotgate.gateway.settings import Model as ModelSettings
+
+__all__ = ["Catalogue", "Model", "public_name"]
+
+_QUOTED_CHARACTERS = 200
+
+
+@dataclass(slots=True)
+class Model:
+    name: str
+    aliases: tuple[str, ...] = ()
+    upstream_name: str | None = None
+    """What the backend calls it; None: as the client wrote it."""
+    backends: list[Backend] = field(default_factory=list)
+
+
+class Catalogue:
+    """Rebuilt as a whole whenever a backend's models become known; looked up by name."""
+
+    def __init__(self, configured: Iterable[ModelSettings] = ()) -> None:
+        self._configured = tuple(configured)
+        self._backends: dict[Backend, tuple[str, ...]] = {}
+        """With the public names that each is configured to serve; without any, it is asked."""
+        self.models: dict[str, Model] = {}
+        self._by_any_name: dict[str, Model] = {}
+
+    def __repr__(self) -> str:
+        return f"<Catalogue {', '.join(self.models) or 'empty'}>"
+
+    def configure(self, models: Iterable[ModelSettings]) -> None:
+        self._configured = tuple(models)
+
+    def add(self, backend: Backend, names: tuple[str, ...] = ()) -> None:
+        """With names, it serves exactly these public ones, whatever it says itself."""
+        self._backends[backend] = names
+
+    def remove(self, backend: Backend) -> None:
+        del self._backends[backend]
+
+    def rebuild(self) -> None:
+        models = {
+            model.name: Model(model.name, model.aliases, model.upstream_name or None)
+            for model in self._configured
+        }
+        upstream_names = {
+            model.upstream_name: model.name for model in self._configured if model.upstream_name
+        }
+        for backend, names in self._backends.items():
+            for name in names:
+                models.setdefault(name, Model(name)).backends.append(backend)
+            if not names:
+                for said in backend.models:
+                    name = upstream_names.get(said) or public_name(said)
+                    models.setdefault(name, Model(name, upstream_name=said)).backends.append(backend)
+        self.models = models
+        self._by_any_name = {alias: model for model in models.values() for alias in model.aliases}
+        self._by_any_name |= models
+
+    def resolve(self, name: str | None, tenant: TenantIdentity) -> Model:
+        """The model that a request names. Raises `ClientError` 400, 403 or 404, `CapacityError` 503."""
+        if name is None:
+            return self._only_one(tenant)
+        model = self._by_any_name.get(name)
+        if model is None:
+            self._check_complete()
+            message = f"the model {_quoted(name)} does not exist here"
+            raise ClientError("model_not_found", message, status=404, param="model")
+        if not _may_use(tenant, model):
+            message = f"this key may not use the model {name!r}"
+            raise ClientError(
+                "model_not_allowed", message, status=403, kind="permission_error", param="model"
+            )
+        return model
+
+    def listing(self, tenant: TenantIdentity) -> list[dict[str, Any]]:
+        """The entries of `/v1/models` for what this tenant may use, aliases included."""
+        usable = (name for name, model in self._by_any_name.items() if _may_use(tenant, model))
+        return [self.entry(name) for name in sorted(usable)]
+
+    def entry(self, name: str) -> dict[str, Any]:
+        model = self._by_any_name[name]
+        contexts = [backend.n_ctx for backend in model.backends if backend.n_ctx]
+        meta = {"n_ctx": min(contexts)} if contexts else {}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "slotgate", "meta": meta}
+
+    def _check_complete(self) -> None:
+        """Raises `CapacityError` while a backend has yet to say what it serves."""
+        silent = [
+            backend.name for backend, names in self._backends.items() if not names and not backend.models
+        ]
+        if silent:
+            message = f"the backend {silent[0]} has not said yet what it serves"
+            raise CapacityError(503, "no_backend", message, retry_after_s=2.0)
+
+    def _only_one(self, tenant: TenantIdentity) -> Model:
+        usable = [model for model in self.models.values() if _may_use(tenant, model)]
+        if len(usable) == 1:
+            return usable[0]
+        self._check_complete()
+        names = ", ".join(model.name for model in usable) or "none yet"
+        raise ClientError("invalid_request", f"model must be given: one of {names}", param="model")
+
+
+def public_name(said: str) -> str:
+    """What a backend calls a model, made fit to be seen."""
+    path = PureWindowsPath(said)  # which takes both kinds of slash
+    return path.name.removesuffix(".gguf") if path.suffix == ".gguf" or path.root or path.drive else said
+
+
+def _quoted(name: str) -> str:
+    """A client's name for a model, whatever it is, at a length that fits into a message."""
+    return repr(name if len(name) <= _QUOTED_CHARACTERS else f"{name[:_QUOTED_CHARACTERS]}…")
+
+
+def _may_use(tenant: TenantIdentity, model: Model) -> bool:
+    return any(tenant.may_use(name) for name in (model.name, *model.aliases))

@@ -1,0 +1,78 @@
+"""Erasing what isolated requests have left in the slots of one backend, before anybody else gets them.
+
+`POST /slots/{n}?action=erase` is a task in llama-server's own queue: behind what the slot is still busy with,
+so that there is nothing to wait for here; its answer counts as a result, as every one does, and may keep
+abandoned work alive for a second more. A slot whose erasing fails stays out until it has worked, or the
+process is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx
+import structlog
+
+from slotgate.gateway.backends.backend import Backend
+
+__all__ = ["SlotCleaner"]
+
+ASK_S = 30.0
+"""A batch of a long prompt may be in front of it."""
+AGAIN_S = 2.0
+log = structlog.stdlib.get_logger(__name__)
+
+
+class SlotCleaner:
+    """`on_slots` is called when a slot may be used again."""
+
+    def __init__(self, backend: Backend, on_slots: Callable[[], None]) -> None:
+        self._backend = backend
+        self._on_slots = on_slots
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        backend.pool.on_unclean = self._work.set
+
+    def __repr__(self) -> str:
+        return f"<SlotCleaner of {self._backend.name}, {len(self._backend.pool.unclean)} to clean>"
+
+    def start(self) -> None:
+        name = f"cleaning of {self._backend.name}"
+        self._task = asyncio.get_running_loop().create_task(self._clean_all(), name=name)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=1.0)
+
+    async def _clean_all(self) -> None:
+        unclean = self._backend.pool.unclean
+        while True:
+            self._work.clear()
+            failed = [number for number in list(unclean) if not await self._clean(number)]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S if failed else None):
+                    await self._work.wait()
+
+    async def _clean(self, number: int) -> bool:
+        """Whether it is clean now."""
+        fault = await self._erase(number)
+        if fault:
+            log.warning("slot not erased", backend=self._backend.name, slot=number, reason=fault)
+            return False
+        self._backend.pool.cleaned(number)
+        self._on_slots()
+        return True
+
+    async def _erase(self, number: int) -> str:
+        """Why it did not work; empty if it did."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                answer = await self._backend.ask(f"/slots/{number}?action=erase", method="POST")
+        except TimeoutError:
+            return f"no answer within {ASK_S:g} s"
+        except httpx.HTTPError as error:
+            return str(error) or type(error).__name__
+        return "" if answer.status_code == 200 else f"the backend answered {answer.status_code}"

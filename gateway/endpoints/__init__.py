@@ -1,1 +1,0 @@
-"""The ASGI endpoints: raw callables, one class a file."""

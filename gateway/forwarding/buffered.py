@@ -1,0 +1,125 @@
+"""An answer that is no stream: wait for a lease, ask the backend, read the answer whole, send it.
+
+The lease is released before the body is sent: a success when the upstream's message is complete, an error
+answer likewise, anything else as abandoned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from starlette.types import Receive, Send
+
+from slotgate.admission import Lease, Outcome
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.forwarding.fetch import Reply, fetch
+from slotgate.gateway.forwarding.in_flight import Progress
+from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.forwarding.queueing import granted, owned, submit
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.disconnect import until_client_gone
+from slotgate.gateway.http.errors import ClientGone, GatewayError
+from slotgate.gateway.http.replies import send_whole
+from slotgate.gateway.settings import Settings
+
+__all__ = ["WholeAnswer"]
+
+
+class WholeAnswer:
+    def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._generation = generation
+        self._context: RequestContext = generation.context
+        self._meter = generation.meter()
+        self._stop: Callable[[], None] | None = None
+        """Ends the wait for the answer, while there is one."""
+        self._cut: GatewayError | None = None
+        self._lease: Lease | None = None
+
+    async def serve(self, receive: Receive, send: Send) -> None:
+        """Raises `GatewayError`, or `ClientGone` when the client left."""
+        sent = False
+        try:
+            with self._holding(), until_client_gone(receive) as watch:
+                self._stop = watch.stop
+                reply = await self._answer()
+                self._stop = None
+                if self._cut is None:
+                    content_type = (b"content-type", reply.content_type)
+                    await send_whole(send, reply.status, [content_type], reply.body)
+                    sent = True
+        finally:
+            self._generation.book(self._meter, self._lease)
+        if watch.gone and not sent:
+            raise ClientGone
+        if self._cut is not None:
+            raise self._cut
+
+    def _holding(self) -> AbstractContextManager[None]:
+        return self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes)
+
+    def cut(self, error: GatewayError) -> None:
+        """End with this error, unless the answer is being sent already."""
+        if self._stop is not None:
+            self._cut = error
+            self._stop()
+
+    def progress(self) -> Progress:
+        return Progress(self._lease, self._meter.completed, None)
+
+    async def _answer(self) -> Reply:
+        """Once, or twice where the first backend is known not to have begun."""
+        for attempts_left in (1, 0):
+            lease = self._lease = await self._admitted()
+            try:
+                return await self._ask(lease)
+            except GatewayError as error:
+                if not (attempts_left and self._fleet.may_retry(error, lease)):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _admitted(self) -> Lease:
+        context, demand = self._context, self._generation.demand
+        loop = asyncio.get_running_loop()
+        context.queued_at = context.queued_at or loop.time()
+        settled = asyncio.Event()
+        ticket = submit(self._fleet.queue, demand, settled.set)
+        with owned(ticket, self._fleet.scheduler):
+            await settled.wait()
+        context.granted_at = loop.time()
+        return granted(ticket, self._fleet.scheduler)
+
+    async def _ask(self, lease: Lease) -> Reply:
+        context, generation = self._context, self._generation
+        backend = self._fleet.backend_of(lease.pool_name)
+        self._fleet.affinity.note(lease.pool_name, self._generation.trail, lease.slots)
+        context.backend = backend.name
+        loop = asyncio.get_running_loop()
+
+        def answered() -> None:
+            lease.start()
+            context.answered_at = loop.time()
+
+        ending = Outcome.UNUSED
+        try:
+            request = backend.request(
+                generation.door.upstream_path, generation.body_for(lease), generation.headers
+            )
+            context.asked_at = loop.time()
+            ending = Outcome.ABANDONED
+            reply = await fetch(backend, request, self._settings.timeouts, on_head=answered)
+            backend.answered()
+            ending = Outcome.FINISHED if reply.success else Outcome.REFUSED
+        except GatewayError as error:
+            if error.retry_safe:  # it was not reached
+                ending = Outcome.UNUSED
+            raise
+        finally:
+            lease.release(ending)
+        identity = generation.identity
+        scrub = backend.scrubber(identity.model)
+        door = generation.door
+        return reply.rewritten(identity, door.stamp, scrub, meter=self._meter, may_be_text=door.multipart)

@@ -1,0 +1,45 @@
+"""What every endpoint that takes a slot asks before it takes a place in the queue, and tells the backend."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Scope
+
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.http.context import RequestContext, headers_of
+from slotgate.gateway.http.errors import CapacityError
+
+__all__ = ["check_served", "upstream_headers", "widest"]
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def check_served(backends: list[Backend]) -> None:
+    """Raises `CapacityError` where no backend of the model is worth waiting for."""
+    now = asyncio.get_running_loop().time()
+    if all(backend.hopeless(now) for backend in backends):
+        reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
+        raise CapacityError(
+            503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0
+        )
+
+
+def widest(backends: list[Backend]) -> int:
+    """The most slots that one request could get; 0 while no backend has said how many it has."""
+    return max((backend.pool.total for backend in backends), default=0)
+
+
+def upstream_headers(
+    scope: Scope, context: RequestContext, *, stream: bool = False, content_type: bytes = b"application/json"
+) -> Headers:
+    """What of the client's request the backend sees: an allow-list."""
+    headers: Headers = [
+        (b"content-type", content_type),
+        (b"accept", b"text/event-stream" if stream else b"application/json"),
+        (b"x-request-id", context.id.encode()),
+    ]
+    trace = context.traceparent or headers_of(scope).get(b"traceparent")
+    if trace:
+        headers.append((b"traceparent", trace))
+    return headers

@@ -1,0 +1,122 @@
+"""Asking a backend for an answer that is read whole, within the limits of time and size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from slotgate.gateway.api.chunks import Identity, dumped
+from slotgate.gateway.api.json_repair import document, mended
+from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.upstream_errors import error_of_answer
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.http.errors import UpstreamError, upstream_timeout
+from slotgate.gateway.settings import Timeouts
+
+__all__ = ["Reply", "fetch"]
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""It is held in memory. 8,192 tokens with 20 log probabilities each come to less than a third of this."""
+_JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    content_type: bytes
+    body: bytes
+
+    @property
+    def success(self) -> bool:
+        return 200 <= self.status < 300
+
+    def rewritten(
+        self,
+        identity: Identity,
+        stamp: Callable[[Any, Identity], None],
+        scrub: Callable[[bytes], bytes],
+        *,
+        meter: Meter | None = None,
+        may_be_text: bool = False,
+    ) -> Reply:
+        """The backend's success under the gateway's identity. Raises its error."""
+        if not self.success:
+            raise error_of_answer(self.status, self.body, scrub)
+        if may_be_text and self.content_type.lower().startswith(b"text/plain"):
+            return self
+        said = document(self.body)
+        if said is None:
+            said = mended(self.body)
+        if not isinstance(said, dict | list):
+            raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
+        if meter is not None:
+            meter.read_whole(said)
+        stamp(said, identity)
+        return replace(self, content_type=_JSON, body=dumped(said))
+
+
+async def fetch(
+    backend: Backend,
+    request: httpx.Request,
+    timeouts: Timeouts,
+    *,
+    on_head: Callable[[], None] = lambda: None,
+) -> Reply:
+    """Raises `UpstreamError`, with `retry_safe` set where the backend was not reached."""
+    limits = _Limits(timeouts)
+    body = bytearray()
+    try:
+        async with asyncio.timeout_at(limits.first_byte()) as deadline:
+            response = await backend.transport.handle_async_request(request)
+            on_head()
+            try:
+                deadline.reschedule(limits.idle())
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
+                        message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
+                        raise UpstreamError("upstream_broken", message)
+                    deadline.reschedule(limits.idle())
+            finally:
+                await response.aclose()
+    except TimeoutError as error:
+        raise upstream_timeout(limits.next) from error
+    except httpx.TransportError as error:
+        raise _failure(error) from error
+    content_type = response.headers.get("content-type", "").encode()
+    return Reply(response.status_code, content_type, bytes(body))
+
+
+class _Limits:
+    """The next moment to give up, and the limit that it belongs to."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.next = ""
+        self._timeouts = timeouts
+        self._time = asyncio.get_running_loop().time
+        self._total_at = self._time() + timeouts.total_s
+
+    def first_byte(self) -> float:
+        return self._at("first_byte_timeout", self._timeouts.first_byte_s)
+
+    def idle(self) -> float:
+        return self._at("idle_timeout", self._timeouts.idle_s)
+
+    def _at(self, name: str, seconds: float) -> float:
+        at = self._time() + seconds
+        self.next = name if at < self._total_at else "total_timeout"
+        return min(at, self._total_at)
+
+
+def _failure(error: httpx.TransportError) -> UpstreamError:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
+        case httpx.RemoteProtocolError():
+            return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    message = "the backend closed the connection before its answer was complete"
+    return UpstreamError("upstream_truncated", message)

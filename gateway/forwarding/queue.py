@@ -1,0 +1,49 @@
+"""The scheduler with a timer of the running event loop: waits end although nothing else happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from slotgate.admission.demand import Demand
+from slotgate.admission.scheduler import QueueLimits, Scheduler
+from slotgate.admission.ticket import Ticket
+from slotgate.gateway.streaming.alarm import Alarm
+
+__all__ = ["AdmissionQueue"]
+
+
+class AdmissionQueue:
+    """Belongs to one event loop, whose clock it uses. One timer for all tickets."""
+
+    def __init__(self, limits: QueueLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.scheduler = Scheduler(limits, loop.time)
+        self.scheduler.on_dispatch = self._arm
+        self._alarm = Alarm(loop, self._tick)
+        self.on_change: Callable[[], None] = _nobody_looks
+        """Called after every change of what waits, runs or admits; must not raise, nor change anything."""
+
+    def __repr__(self) -> str:
+        return f"<AdmissionQueue {self.scheduler!r}>"
+
+    def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
+        """See `Scheduler.submit`. Raises `Refused`."""
+        return self.scheduler.submit(demand, on_settled)
+
+    def close(self) -> None:
+        """No timer is left behind, and none is set any more."""
+        self._alarm.close()
+
+    def _arm(self) -> None:
+        """Have the alarm ring when the scheduler needs it; too early does no harm."""
+        at = self.scheduler.next_tick_at()
+        if at is not None:
+            self._alarm.set_no_later(at)
+        self.on_change()
+
+    def _tick(self) -> None:
+        self.scheduler.tick()
+
+
+def _nobody_looks() -> None:
+    """Nothing is loaded or unloaded by what waits."""

@@ -1,0 +1,82 @@
+"""From a request to a place in the queue: the border between HTTP and admission.
+
+Refusals of admission become errors with a status here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.types import Scope
+
+from slotgate.admission import Demand, Lease, Outcome, Priority, Refusal, Refused, Scheduler, Ticket
+from slotgate.gateway.forwarding.queue import AdmissionQueue
+from slotgate.gateway.http.context import TenantIdentity, headers_of
+from slotgate.gateway.http.errors import CapacityError
+
+__all__ = ["granted", "owned", "priority_of", "refusal", "submit"]
+
+_STATUS = {
+    Refusal.QUEUE_FULL: 429,
+    Refusal.TENANT_CONCURRENCY: 429,
+    Refusal.RATE_LIMITED: 429,
+    Refusal.QUOTA_EXCEEDED: 429,
+    Refusal.QUEUE_TIMEOUT: 503,
+    Refusal.NO_BACKEND: 503,
+    Refusal.DRAINING: 503,
+}
+_SENTENCE = {
+    Refusal.QUEUE_FULL: "too many requests wait already",
+    Refusal.TENANT_CONCURRENCY: "this key has as many requests running as it may",
+    Refusal.QUEUE_TIMEOUT: "no slot became free in time",
+    Refusal.NO_BACKEND: "no backend can serve this request now",
+    Refusal.DRAINING: "the gateway is shutting down",
+}
+
+
+def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> Ticket:
+    """Take a place. Raises `CapacityError` when there is none."""
+    try:
+        return queue.submit(demand, wake)
+    except Refused as refused:
+        raise refusal(refused) from refused
+
+
+def refusal(refused: Refused) -> CapacityError:
+    """What the client is told. A quota that is used up stays so till midnight: clients should not retry."""
+    kind = refused.refusal
+    headers = [(b"x-should-retry", b"false")] if kind is Refusal.QUOTA_EXCEEDED else []
+    return CapacityError(
+        _STATUS[kind], kind.value, refused.detail, retry_after_s=refused.retry_after_s, headers=headers
+    )
+
+
+@contextmanager
+def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
+    """If the wait is left by an exception, leave the queue, or pass on a grant that came at that moment."""
+    try:
+        yield
+    except BaseException:
+        scheduler.withdraw(ticket)
+        if ticket.lease is not None:
+            ticket.lease.release(Outcome.UNUSED)
+        raise
+
+
+def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
+    """The lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
+    if ticket.lease is not None:
+        return ticket.lease
+    why = ticket.refusal or Refusal.QUEUE_TIMEOUT
+    model = ticket.demand.model
+    nobody = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
+    sentence = "no backend that serves the model takes requests now" if nobody else _SENTENCE[why]
+    raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))
+
+
+def priority_of(scope: Scope, tenant: TenantIdentity) -> Priority:
+    """The header can only lower what the tenant has."""
+    asked = headers_of(scope).get(b"x-slotgate-priority", b"")
+    batch = tenant.batch_only or asked.strip().lower() == b"batch"
+    return Priority.BATCH if batch else Priority.INTERACTIVE

@@ -1,0 +1,1 @@
+"""The ASGI callables of the public API, one class a file."""

@@ -1,0 +1,64 @@
+"""`GET /props` and `GET /slots`, read-only, from what the gateway knows: no backend is asked for them.
+
+Asking a busy llama-server for its slots keeps work alive that its client has left, so nobody may do that
+through the gateway. Both are off unless the configuration shows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.types import Receive, Scope, Send
+
+from slotgate.gateway.api.chunks import dumped
+from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.backends.models import Catalogue, Model
+from slotgate.gateway.http.context import context_of
+from slotgate.gateway.http.errors import CapacityError
+from slotgate.gateway.http.replies import send_json, send_whole
+
+__all__ = ["Props", "Slots"]
+
+_OURS = ("model_path", "model_alias")
+"""What is said of the model under the backend's name for it."""
+
+
+class _OfModel:
+    """`?model=` names it; it may be left out where the key may use one only."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def _model(self, scope: Scope) -> Model:
+        asked = parse_qs(scope["query_string"].decode("latin-1"), encoding="utf-8").get("model")
+        model = self._catalogue.resolve(asked[0] if asked else None, context_of(scope).tenant)
+        context_of(scope).model = model.name
+        return model
+
+
+class Props(_OfModel):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        model = self._model(scope)
+        backend = next((backend for backend in model.backends if backend.props), None)
+        if backend is None:
+            raise CapacityError(503, "no_backend", "no backend has described this model yet")
+        ours = {name: model.name for name in _OURS if name in backend.props}
+        total = sum(backend.pool.total for backend in model.backends)
+        known = dumped({**backend.props, **ours, "total_slots": total})
+        scrub = backend.scrubber(model.name)
+        await send_whole(send, 200, [(b"content-type", b"application/json")], scrub(known))
+
+
+class Slots(_OfModel):
+    """Those of all backends of the model, numbered in one row: which are busy, not with what."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        slots = [slot for backend in self._model(scope).backends for slot in _slots(backend)]
+        await send_json(send, 200, [{"id": number, **slot} for number, slot in enumerate(slots)])
+
+
+def _slots(backend: Backend) -> list[dict[str, Any]]:
+    total = backend.pool.total
+    busy = total - backend.pool.free
+    return [{"n_ctx": backend.n_ctx, "is_processing": number < busy} for number in range(total)]

@@ -1,0 +1,1 @@
+"""One HTTP exchange with a client: who asks, which error, which body."""

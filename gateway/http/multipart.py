@@ -1,0 +1,208 @@
+"""A multipart form on its way through: held once, in the pieces in which it came, and read as it comes.
+
+Of a transcription the gateway has to know small fields only: the model, whether to stream, the limit. The
+file is never looked at, joined or copied. To set a field, the form leaves as the same pieces around a new
+value.
+
+llama-server makes a JSON object of the fields and copies it into a chat request. All values are texts, but
+for `stream`, which has to be `true`, and `max_tokens`; a field that is given twice is a list. It takes no
+text for a number, so nothing else in a form (`id_slot`, `n`, `n_predict`, `cache_prompt`) does anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from slotgate.gateway.http.errors import ClientError
+from slotgate.gateway.http.request_body import Body
+
+__all__ = ["Form", "boundary_of"]
+
+MAX_FIELD_BYTES = 8192
+"""Of a longer field the beginning is read."""
+MAX_PARTS = 64
+_SETTABLE = ("model", "max_tokens")
+_is_boundary = re.compile(rb"[ -~]{0,69}[!-~]").fullmatch
+
+
+def boundary_of(content_type: bytes) -> bytes:
+    """Raises `ClientError` where the body is no form."""
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind.lower() != b"multipart/form-data" or not _is_boundary(boundary):
+        message = "the body must be multipart/form-data, with a boundary"
+        raise ClientError("invalid_request", message, param="content-type")
+    return boundary
+
+
+@dataclass(slots=True)
+class _Field:
+    """A part without a file name, and where in the body its value stands, if it has one."""
+
+    start: int = 0
+    length: int = 0
+    value: bytearray = field(default_factory=bytearray)
+    """Its beginning."""
+
+    @property
+    def text(self) -> str:
+        return self.value.decode(errors="replace")
+
+
+class Form:
+    def __init__(self, boundary: bytes) -> None:
+        self.size = 0
+        self._boundary = boundary
+        self._pieces: list[bytes] = []
+        self._feeding = b""
+        self._begins_at: int | None = None
+        """Where the first delimiter stands; only newlines may come before it."""
+        self._fields: dict[str, list[_Field]] = {}
+        self._parts = 0
+        self._header = b""
+        self._value = b""
+        self._name: str | None = None
+        """Of the part that is being read, if it is a field."""
+        self._field: _Field | None = None
+        self._ended = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._part_begins,
+                "on_header_field": self._header_name,
+                "on_header_value": self._header_value,
+                "on_header_end": self._header_ends,
+                "on_headers_finished": self._part_data_begins,
+                "on_part_data": self._part_data,
+                "on_end": self._end,
+            },
+        )
+
+    def __repr__(self) -> str:
+        return f"<Form {self.size} bytes, {self._parts} parts>"
+
+    def feed(self, piece: bytes) -> None:
+        """Raises `ClientError` for what is no form."""
+        self._feeding = piece
+        if self._begins_at is None and (beginning := piece.lstrip(b"\r\n")):
+            if not beginning.startswith(b"-"):  # the parser would look for one in this piece
+                raise _invalid("it does not begin with its boundary")
+            self._begins_at = self.size + len(piece) - len(beginning)
+        try:
+            self._parser.write(piece)
+        except MultipartParseError as error:
+            raise _invalid(str(error)) from error
+        self._pieces.append(piece)
+        self.size += len(piece)
+
+    def finish(self) -> None:
+        if not self._ended:
+            raise _invalid("it has no end")
+
+    def members(self) -> dict[str, Any]:
+        """The fields as llama-server reads them."""
+        texts = {name: [given.text for given in fields] for name, fields in self._fields.items()}
+        members: dict[str, Any] = {
+            name: given if len(given) > 1 else given[0] for name, given in texts.items()
+        }
+        if isinstance(members.get("stream"), str):
+            members["stream"] = members["stream"] == "true"
+        limit = members.get("max_tokens")
+        if isinstance(limit, str) and limit.isascii() and limit.isdecimal():
+            members["max_tokens"] = int(limit)
+        return members
+
+    def changed(self, changes: Mapping[str, bytes | None]) -> Body:
+        """The body for the backend, with these fields set to JSON values; what has no place in a form is not.
+
+        A field that is there must have a value, and stand there once.
+        """
+        spans: list[tuple[int, int, bytes]] = []
+        for name in _SETTABLE:
+            value = changes.get(name)
+            if value is None:
+                continue
+            text = orjson.loads(value) if value.startswith(b'"') else value.decode()
+            [*_, given] = self._fields.get(name, [_Field()])
+            if given.length:
+                spans.append((given.start, given.start + given.length, text.encode()))
+            else:
+                spans.append((self._begins_at or 0, self._begins_at or 0, self._part(name, text)))
+        return self._replaced(spans) if spans else self._pieces
+
+    def _part(self, name: str, text: str) -> bytes:
+        part = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+        return part % (self._boundary, name.encode(), text.encode())
+
+    def _replaced(self, spans: list[tuple[int, int, bytes]]) -> Body:
+        body: list[bytes | memoryview] = []
+        at = 0
+        for start, end, text in sorted(spans):
+            body += [*self._between(at, start), text]
+            at = end
+        return [*body, *self._between(at, self.size)]
+
+    def _between(self, start: int, end: int) -> list[bytes | memoryview]:
+        """A stretch of the body, without copying; a piece that is all in it is itself."""
+        stretch: list[bytes | memoryview] = []
+        at = 0
+        for piece in self._pieces:
+            first, last = max(start - at, 0), min(end - at, len(piece))
+            if first < last:
+                whole = last - first == len(piece)
+                stretch.append(piece if whole else memoryview(piece)[first:last])
+            at += len(piece)
+        return stretch
+
+    # -- the parser's callbacks
+
+    def _part_begins(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _invalid(f"it has more than {MAX_PARTS} parts")
+        self._name = self._field = None
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _header_ends(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            name = options.get(b"name")
+            if name is not None and b"filename" not in options:
+                self._name = name.decode(errors="replace")
+        self._header = self._value = b""
+
+    def _part_data_begins(self) -> None:
+        if self._name is not None:
+            self._field = _Field()
+            self._fields.setdefault(self._name, []).append(self._field)
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        """`data` is the piece that is being fed; or it stands for the end of those before it, which looked
+        like the beginning of a delimiter and was none.
+        """
+        given = self._field
+        if given is None:
+            return
+        if not given.length:
+            given.start = self.size + start if data is self._feeding else self.size - end
+        given.length += end - start
+        given.value += data[start : min(end, start + MAX_FIELD_BYTES - len(given.value))]
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def _invalid(reason: str) -> ClientError:
+    return ClientError("invalid_request", f"the body is not a multipart form: {reason}")

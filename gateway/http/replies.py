@@ -1,0 +1,30 @@
+"""Whole answers in one go, as raw ASGI messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.types import Send
+
+from slotgate.gateway.http.error_formats import OPENAI, ErrorShape
+from slotgate.gateway.http.errors import GatewayError
+
+__all__ = ["send_error", "send_json", "send_whole"]
+
+Headers = list[tuple[bytes, bytes]]
+_JSON = (b"content-type", b"application/json")
+
+
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, status: int, value: Any, headers: Headers | None = None) -> None:  # noqa: ANN401
+    await send_whole(send, status, [_JSON, *(headers or [])], orjson.dumps(value))
+
+
+async def send_error(send: Send, error: GatewayError, shape: ErrorShape = OPENAI) -> None:
+    await send_whole(send, shape.status(error), [_JSON, *error.headers()], shape.body(error))

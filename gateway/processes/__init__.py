@@ -1,0 +1,1 @@
+"""llama-servers that the gateway runs itself: start, watch, load, unload."""

@@ -1,0 +1,1 @@
+"""The listener and its client connections, on top of uvicorn."""

@@ -1,0 +1,1 @@
+"""The bytes of one stream, from the upstream connection to the client."""

@@ -1,0 +1,160 @@
+"""The deadlines and keep-alives of one streaming request: one timer, times compared when it fires.
+
+Nothing is armed or cancelled per frame, nor when a phase begins. The timer is set to the earliest moment at
+which something could be due, judging by the times known now: what has not begun could begin at once. When it
+fires and the times have moved on, it is set again.
+
+    keep-alive   nothing heard by the client for `keepalive_interval_s`, in every phase
+    first byte   no first event `first_byte_s` after the upstream was asked
+    idle         no further event for `idle_s`, while the upstream was not stopped
+    total        `total_s` since the upstream was asked
+    stall        one `send` under way for `client_stall_timeout_s`, or a full buffer that has stopped the
+                 upstream for that long in all
+
+Proof of life that is no event (headers, comments) counts for none of them.
+
+A token that takes the express lane is counted and not timed: asking for the time would be a seventh of what
+it costs here. So while tokens pass the count is looked at, `LOOKS` times within the shortest silence that
+matters, and the last one is known to have come between two looks. A keep-alive takes the earlier one, so that
+it is never late; a cut takes the later one, so that it is never early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slotgate.gateway.streaming.alarm import Alarm
+
+__all__ = ["StreamLimits", "StreamTimes", "Watchdog"]
+
+LOOKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    keepalive_interval_s: float
+    first_byte_s: float
+    idle_s: float
+    total_s: float
+    client_stall_timeout_s: float
+
+    @property
+    def shortest_s(self) -> float:
+        """Before that nothing can be due."""
+        return min(
+            self.keepalive_interval_s,
+            self.first_byte_s,
+            self.idle_s,
+            self.total_s,
+            self.client_stall_timeout_s,
+        )
+
+
+@dataclass(slots=True)
+class StreamTimes:
+    """What the watchdog compares; None: not (yet) so."""
+
+    began_at: float
+    asked_at: float | None = None
+    """The upstream was sent the request and its answer has not ended."""
+    last_event_at: float | None = None
+    untimed: int = 0
+    """Events so far that passed without a look at the clock; `last_event_at` does not know of them."""
+    sending_since: float | None = None
+    stopped_since: float | None = None
+    stopped_s: float = 0.0
+    """How long the upstream has been stopped before `stopped_since`."""
+    resumed_at: float | None = None
+    """When it was last let go again."""
+
+
+class Watchdog:
+    """`on_expired` is called with the name of a limit, once for each. All ends with `close()`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: StreamLimits,
+        times: Callable[[], StreamTimes],
+        *,
+        on_keepalive: Callable[[], None],
+        on_expired: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._times = times
+        self._on_keepalive = on_keepalive
+        self._on_expired = on_expired
+        self._expired: set[str] = set()
+        now = loop.time()
+        self._last_keepalive_at = now
+        self._look_s = min(limits.keepalive_interval_s, limits.idle_s) / LOOKS
+        self._looked_at = now
+        self._untimed = 0
+        self._untimed_after = self._untimed_before = 0.0
+        """Between these two moments the last event came that was not timed."""
+        self._alarm = Alarm(loop, self._fire)
+        self._alarm.set(now + limits.shortest_s)
+
+    def begin(self) -> None:
+        """The first event has come: what follows may be counted only."""
+        self._alarm.set_no_later(self._loop.time() + self._look_s)
+
+    def close(self) -> None:
+        self._alarm.close()
+
+    def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
+        """When each limit is due, if what has not begun begins now."""
+        limits = self._limits
+        stall = limits.client_stall_timeout_s
+        asked_at = now if times.asked_at is None else times.asked_at
+        due = {
+            "client_stall": min(
+                (now if times.sending_since is None else times.sending_since) + stall,
+                (now if times.stopped_since is None else times.stopped_since) + stall - times.stopped_s,
+            ),
+            "total_timeout": asked_at + limits.total_s,
+        }
+        if times.last_event_at is None:
+            due["first_byte_timeout"] = asked_at + limits.first_byte_s
+        if times.last_event_at is None or times.asked_at is None or times.stopped_since is not None:
+            due["idle_timeout"] = now + limits.idle_s
+        else:
+            heard_at = max(times.last_event_at, self._untimed_before)
+            due["idle_timeout"] = max(heard_at, times.resumed_at or 0.0) + limits.idle_s
+        return {limit: at for limit, at in due.items() if limit not in self._expired}
+
+    def _keepalive_at(self, times: StreamTimes) -> float:
+        heard_at = times.began_at if times.last_event_at is None else times.last_event_at
+        heard_at = max(heard_at, self._untimed_after, self._last_keepalive_at)
+        return heard_at + self._limits.keepalive_interval_s
+
+    def _look(self, now: float) -> StreamTimes:
+        times = self._times()
+        if times.untimed != self._untimed:
+            self._untimed = times.untimed
+            self._untimed_after, self._untimed_before = self._looked_at, now
+        self._looked_at = now
+        return times
+
+    def _arm(self, now: float, times: StreamTimes) -> None:
+        at = min(self._keepalive_at(times), *self._due(times, now).values())
+        if times.last_event_at is not None and times.asked_at is not None:
+            at = min(at, now + self._look_s)
+        self._alarm.set(max(at, now))
+
+    def _fire(self) -> None:
+        now = self._loop.time()
+        times = self._look(now)
+        expired = [limit for limit, at in self._due(times, now).items() if now >= at]
+        keepalive = now >= self._keepalive_at(times)
+        self._expired.update(expired)
+        if keepalive:
+            self._last_keepalive_at = now
+        self._arm(now, times)
+        for limit in expired:
+            self._on_expired(limit)
+        if keepalive and not expired and times.sending_since is None:
+            self._on_keepalive()

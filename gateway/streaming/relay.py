@@ -1,0 +1,288 @@
+"""One stream from its upstream to its client: what ends it, and when the lease is given back.
+
+    OPENING --headers 200--> STREAMING --its end-> SENTINEL --upstream's end--> SUCCEEDED
+        \\                        \\                    \\------grace over------> SUCCEEDED
+         \\--other status--> REFUSING --its end----------------------------------> FAILED
+          \\----------------------\\--- error, cut, timeout, closed ---------------> FAILED
+
+The relay is the sink of the upstream exchange: all of it runs in the event loop's callbacks, however far
+behind the client is. The three conditions of an early release meet in `ended`:
+
+* the lease is released *before* the success sentinel is handed on;
+* only the success sentinel does it: an error first closes the upstream, then releases;
+* only when the upstream completed its message by itself is the lease released as FINISHED. Otherwise
+  (it did not end within the grace, it was cut, we closed it) the slot has to be verified.
+
+An exception in a callback would end in the event loop, and the stream in silence: it fails the relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from enum import Enum
+from typing import Concatenate, ParamSpec
+
+from slotgate.admission import Lease, Outcome
+from slotgate.gateway.api.upstream_errors import error_of_answer, error_of_event
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.errors import GatewayError, UpstreamError, internal_error
+from slotgate.gateway.streaming.alarm import Alarm
+from slotgate.gateway.streaming.deadlines import StreamTimes
+from slotgate.gateway.streaming.downstream import Downstream
+from slotgate.gateway.streaming.frames import Frames
+from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
+
+__all__ = ["Relay", "RelayState"]
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Of an answer that is no stream: no more of it is waited for."""
+Headers = list[tuple[bytes, bytes]]
+P = ParamSpec("P")
+
+
+class RelayState(Enum):
+    OPENING = "opening"
+    REFUSING = "refusing"
+    STREAMING = "streaming"
+    SENTINEL = "sentinel"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+_OVER = (RelayState.SUCCEEDED, RelayState.FAILED)
+
+
+def _guarded(callback: Callable[Concatenate[Relay, P], None]) -> Callable[Concatenate[Relay, P], None]:
+    """For what the event loop calls."""
+
+    @functools.wraps(callback)
+    def guarded(relay: Relay, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            callback(relay, *args, **kwargs)
+        except Exception as error:
+            relay.crashed(error)
+
+    return guarded
+
+
+class Relay:
+    """`error` says why it FAILED. `close()` is the backstop and may always be called."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        frames: Frames,
+        out: Downstream,
+        context: RequestContext,
+        *,
+        grace_s: float,
+        scrub: Callable[[bytes], bytes],
+        loop: asyncio.AbstractEventLoop,
+        on_answer: Callable[[], None] = lambda: None,
+        on_first_event: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_answer` is called when the backend has said something: an event, or a complete answer."""
+        self.state = RelayState.OPENING
+        self.error: GatewayError | None = None
+        self._lease = lease
+        self._frames = frames
+        self._out = out
+        self._context = context
+        self._grace_s = grace_s
+        self._scrub = scrub
+        self._loop = loop
+        self._on_answer = on_answer
+        self._on_first_event = on_first_event
+        self._exchange: Exchange | None = None
+        self._spoke = False
+        """Whether there has been any output."""
+        self._status = 0
+        self._answer = bytearray()
+        self._grace: Alarm | None = None
+        self._stopped_since: float | None = None
+        self._stopped_s = 0.0
+        self._resumed_at: float | None = None
+        out.on_full = self._stop_upstream
+        out.on_room = self._resume_upstream
+
+    def __repr__(self) -> str:
+        return f"<Relay {self.state.value} {self._lease!r} {self._out!r}>"
+
+    @property
+    def over(self) -> bool:
+        return self.state in _OVER
+
+    def start(self, transport: UpstreamTransport, request: Outgoing) -> None:
+        """Send the request. The relay fails if the backend cannot be reached."""
+        self._context.asked_at = self._loop.time()
+        self._exchange = transport.begin(request, self)
+
+    @_guarded
+    def fail(self, error: GatewayError) -> None:
+        """End the stream for a reason of ours. The upstream is closed, then the lease released."""
+        if not self.over:
+            self._fail(error, Outcome.ABANDONED)
+
+    def crashed(self, error: Exception) -> None:
+        """A callback failed: nobody called it who could be told."""
+        failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
+        if self.state is not RelayState.FAILED:
+            self._fail(failure, Outcome.ABANDONED)
+
+    def close(self) -> None:
+        """Leave nothing behind: the backstop of the lease and of the upstream connection."""
+        if not self.over:
+            self.state = RelayState.FAILED
+        self._let_go(Outcome.ABANDONED)
+
+    def times(self) -> StreamTimes:
+        """For the watchdog."""
+        return StreamTimes(
+            began_at=self._context.began_at,
+            asked_at=None if self.over else self._context.asked_at,
+            last_event_at=self._frames.last_event_at,
+            untimed=self._frames.untimed,
+            sending_since=self._out.sending_since,
+            stopped_since=self._stopped_since,
+            stopped_s=self._stopped_s,
+            resumed_at=self._resumed_at,
+        )
+
+    # -- the upstream's sink
+
+    @_guarded
+    def head(self, status: int, headers: Headers) -> None:
+        self._lease.start()
+        self._context.answered_at = self._loop.time()
+        self._status = status
+        streams = any(name == b"content-type" and b"event-stream" in value.lower() for name, value in headers)
+        self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
+
+    def body(self, data: bytes) -> None:
+        """Guarded by hand, like `read_over`: a wrapper would stand in the path of every frame."""
+        try:
+            if self.state is RelayState.STREAMING:
+                frames = self._frames
+                if frames.curious:
+                    frames.learn()  # more of the same has come with it
+                if frames.feed(data):
+                    return  # one more plain delta
+                if frames.curious:
+                    self._loop.call_soon(self._learn)
+                if frames.parsed and not self._lease.delivered:
+                    self._lease.delivered = True
+                    self._on_first_event()
+                    self._on_answer()
+                if not self._spoke and frames.first_output_at is not None:
+                    self._spoke = True
+                    self._out.hand_over()  # the first token does not wait for what came with it
+                if frames.sentinel or frames.error is not None:
+                    self._ending()
+            elif self.state is RelayState.REFUSING:
+                self._answer += data
+                if len(self._answer) > MAX_ANSWER_BYTES:
+                    self._fail(self._refusal(), Outcome.ABANDONED)
+        except Exception as error:
+            self.crashed(error)
+
+    def read_over(self) -> Callable[[bytes], bool] | None:
+        try:
+            self._out.hand_over()
+        except Exception as error:
+            self.crashed(error)
+        express = self._frames.express
+        return express.take if express is not None else None
+
+    @_guarded
+    def ended(self, end: End) -> None:
+        self._out.hand_over()  # what there is does not wait until the books are closed
+        complete = end is End.COMPLETE
+        if self.state is RelayState.STREAMING:
+            self._frames.finish()
+            self._ending()
+        if self.state is RelayState.SENTINEL:
+            self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
+        elif self.state is RelayState.REFUSING and complete:
+            self._on_answer()
+            self._fail(self._refusal(), Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
+        elif not self.over:
+            self._fail(self._broken_off(end), Outcome.ABANDONED)
+
+    # -- mechanism
+
+    @_guarded
+    def _learn(self) -> None:
+        self._frames.learn()
+
+    def _broken_off(self, end: End) -> GatewayError:
+        if end is not End.UNREACHABLE:
+            return _cut_short(end)
+        error = UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
+        error.__cause__ = self._exchange.failure if self._exchange is not None else None
+        return error
+
+    def _refusal(self) -> GatewayError:
+        """What the answer that is no stream says, as far as it has come."""
+        return error_of_answer(self._status, bytes(self._answer), self._scrub)
+
+    def _ending(self) -> None:
+        """The stream's own last event has come, or none has although the body is over."""
+        if self._frames.error is not None:
+            self._fail(error_of_event(self._frames.error, self._scrub), Outcome.ABANDONED)
+        elif self._frames.sentinel:
+            self.state = RelayState.SENTINEL
+            self._grace = Alarm(self._loop, self._grace_over)
+            self._grace.set(self._loop.time() + self._grace_s)
+
+    @_guarded
+    def _grace_over(self) -> None:
+        if self.state is RelayState.SENTINEL:
+            self._succeed(Outcome.ABANDONED)
+
+    def _succeed(self, outcome: Outcome) -> None:
+        self._frames.finish()
+        self.state = RelayState.SUCCEEDED
+        self._let_go(outcome)
+        self._out.close(self._frames.terminal)
+
+    def _fail(self, error: GatewayError, outcome: Outcome) -> None:
+        self.state = RelayState.FAILED
+        self.error = error
+        try:
+            self._let_go(outcome)
+        finally:
+            self._out.wake()
+
+    def _let_go(self, outcome: Outcome) -> None:
+        """Close what is open, then give the lease back. Harmless when it was done before."""
+        if self._grace is not None:
+            self._grace.close()
+        exchange = self._exchange
+        if exchange is None:
+            self._lease.release(Outcome.UNUSED)
+            return
+        try:
+            exchange.close()
+        finally:
+            self._lease.release(outcome if exchange.sent else Outcome.UNUSED)
+
+    def _stop_upstream(self) -> None:
+        """The client's buffer is full."""
+        if self._exchange is not None and not self.over:
+            self._stopped_since = self._loop.time()
+            self._exchange.pause()
+
+    def _resume_upstream(self) -> None:
+        if self._exchange is not None and self._stopped_since is not None:
+            self._resumed_at = self._loop.time()
+            self._stopped_s += self._resumed_at - self._stopped_since
+            self._stopped_since = None
+            self._exchange.resume()
+
+
+def _cut_short(end: End) -> UpstreamError:
+    if end is End.BROKEN:
+        return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    return UpstreamError("upstream_truncated", "upstream closed the stream before it finished")

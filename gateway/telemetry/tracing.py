@@ -1,0 +1,59 @@
+"""Whether requests are traced: decided by OpenTelemetry's own variables, as everywhere else.
+
+On where `OTEL_EXPORTER_OTLP_ENDPOINT` (or its form for traces alone) names a collector, unless
+`OTEL_SDK_DISABLED` is true or `OTEL_TRACES_EXPORTER` is none. What a trace is made of, and the library, are
+in `telemetry/otel.py`. It is imported here only: without traces it is not loaded, and requests do
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.types import Scope
+
+from slotgate.gateway.http.context import RequestContext
+
+__all__ = ["Trace", "traced", "wanted"]
+
+Trace = Callable[[Scope, RequestContext], Callable[[], None]]
+"""Called when a request begins; what it returns is called when the request has ended."""
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+log = structlog.stdlib.get_logger(__name__)
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """By the OpenTelemetry specification, "General SDK configuration"; the exporter is OTLP or none."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    exporters = environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    return exporters != "none" and any(environ.get(name) for name in _ENDPOINTS)
+
+
+@asynccontextmanager
+async def traced(environ: Mapping[str, str]) -> AsyncIterator[Trace | None]:
+    """What is to be told of requests, if anything is. Leaving sends what is left, for a moment at most."""
+    if not wanted(environ):
+        yield None
+        return
+    variable = next(name for name in _ENDPOINTS if environ.get(name))
+    collector = urlsplit(environ[variable])
+    if collector.scheme not in ("http", "https") or not collector.hostname:
+        log.warning("no traces: the collector is no URL such as http://collector:4318", variable=variable)
+        yield None
+        return
+    try:
+        from slotgate.gateway.telemetry.otel import Tracing
+    except ModuleNotFoundError as missing:
+        log.warning("no traces: the extra `otel` is not installed", missing=missing.name)
+        yield None
+        return
+    tracing = Tracing.exporting()
+    log.info("tracing", collector=collector.hostname)  # the rest of a URL may hold a password
+    try:
+        yield tracing.begin
+    finally:
+        await tracing.flush()

@@ -1,0 +1,209 @@
+"""The recorder: passes requests on to an upstream as they are, and keeps what passed.
+
+    client -> read body -> upstream --reads--> Take --> client
+                                                 '----> file, when the exchange has ended
+
+The client sees what it would see without it: status, headers, bytes, pauses, and how the connection ends. The
+upstream is read as fast as it writes; the times are those of its reads, however slow the client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from slotgate.gateway.http.disconnect import until_client_gone
+from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.errors import ClientError, ClientGone, GatewayError, UpstreamError
+from slotgate.gateway.http.replies import send_error
+from slotgate.gateway.http.request_body import read_body
+from slotgate.gateway.testing.cassette.cassette import CassetteError, Place, Shelf
+from slotgate.gateway.testing.cassette.hanging_up import hang_up
+from slotgate.gateway.testing.cassette.redaction import Redaction
+from slotgate.gateway.testing.cassette.request import STATUS_PATHS, RecordedRequest, as_recorded
+from slotgate.gateway.testing.cassette.take import HOP_BY_HOP, MAX_KEPT_BYTES, Take
+from slotgate.gateway.upstream import Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.transport import Address
+
+__all__ = ["Recorder", "UpstreamFault"]
+
+CONNECT_S = 5.0
+MAX_REQUEST_BYTES = 256 * 1024 * 1024
+BODY_S = 600.0
+CLOSED_WITHIN_S = 0.5
+"""An upstream that closes behind a stream, as llama-server does, does so in this time."""
+_ASKED_ANEW = HOP_BY_HOP | {b"content-length", b"accept-encoding", b"expect"}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+log = structlog.stdlib.get_logger(__name__)
+Headers = list[tuple[bytes, bytes]]
+
+
+class UpstreamFault(Exception):
+    """The upstream cannot be recorded; says why in a sentence."""
+
+
+class Recorder:
+    """`async with Recorder(url, folder) as recorder:` it has asked for the status, and is an app.
+
+    `api_key` is presented to the upstream in place of what clients present. Raises `UpstreamFault` when the
+    upstream is not there, or not ready, within `ready_within_s`; `CassetteError` where it cannot write.
+    """
+
+    def __init__(
+        self, upstream: str, folder: Path, *, api_key: str | None = None, ready_within_s: float = 60.0
+    ) -> None:
+        url = self._url = _server_url(upstream)
+        self._key = api_key
+        self._ready_within_s = ready_within_s
+        self._shelf = Shelf(folder)
+        context = ssl.create_default_context() if url.scheme == "https" else None
+        self._transport = UpstreamTransport(
+            Address.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context, keep_idle=False
+        )
+        self.kept = 0
+        """Files written."""
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self._url}, {self.kept} kept>"
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._ask_status()
+        except BaseException:
+            await self._transport.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._transport.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            await self._exchange(scope, receive, send)
+        except ClientGone:
+            pass
+        except GatewayError as error:
+            await send_error(send, error, shape_for(scope["path"]))
+
+    # -- one exchange
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in _METHODS:
+            message = f"{scope['method']} requests are not recorded"
+            raise ClientError("method_not_allowed", message, status=405)
+        body = await read_body(scope, receive, max_bytes=MAX_REQUEST_BYTES, timeout_s=BODY_S)
+        path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+        asked, redaction = as_recorded(scope["method"], path, query, scope["headers"], body)
+        place = None if asked.is_status else self._shelf.place(asked)
+        take = Take()
+        try:
+            with until_client_gone(receive):
+                await self._send(self._request(scope, body), take)
+                await take.relay(send)
+            # Out here, because behind a whole response a server says that its client is gone.
+            await take.see_close(CLOSED_WITHIN_S)
+            if take.closes:
+                hang_up(scope)
+        finally:
+            take.close()
+        if place is not None and take.has_something:
+            await self._keep(place, take, asked, redaction)
+
+    async def _send(self, request: httpx.Request, take: Take) -> None:
+        try:
+            take.asked(await self._transport.open(Outgoing.of(request), take))
+        except httpx.TransportError as error:
+            message = f"{self._url} cannot be reached: {error}"
+            raise UpstreamError("upstream_unreachable", message) from error
+
+    async def _keep(self, place: Place, take: Take, asked: RecordedRequest, redaction: Redaction) -> None:
+        if take.too_long:
+            log.warning("not recorded: the answer is too long", file=place.name, most_bytes=MAX_KEPT_BYTES)
+            return
+        exchange = take.exchange(asked, redaction)
+        try:
+            await asyncio.to_thread(self._shelf.keep, place, exchange)
+        except CassetteError as error:
+            log.error("not recorded", reason=str(error))
+            return
+        self.kept += 1
+        response = exchange.response
+        facts = {"status": response.status, "ending": response.ending.value, "reads": len(response.reads)}
+        log.info("recorded", file=place.name, **facts)
+
+    def _request(self, scope: Scope, body: bytes) -> httpx.Request:
+        headers: Headers = [pair for pair in scope["headers"] if pair[0].lower() not in _ASKED_ANEW]
+        if self._key is not None:
+            headers = [pair for pair in headers if pair[0].lower() not in (b"authorization", b"x-api-key")]
+            headers.append((b"authorization", f"Bearer {self._key}".encode()))
+        headers.append((b"accept-encoding", b"identity"))
+        target = scope["raw_path"]
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        url = self._url.copy_with(raw_path=self._url.raw_path.rstrip(b"/") + target)
+        return httpx.Request(scope["method"], url, headers=headers, content=body or None)
+
+    # -- the status of the upstream, at the start
+
+    async def _ask_status(self) -> None:
+        """Wait until it is ready, then keep what it says of itself; what it does not serve is left out.
+
+        Whoever asks later is answered by the upstream, and nothing is kept of it.
+        """
+        await self._until_ready()
+        for path in STATUS_PATHS:
+            take = Take()
+            await self._asked(path, take)
+            if take.status == 200:
+                request = RecordedRequest("GET", path)
+                redaction = Redaction([self._key.encode()] if self._key else [])
+                await self._keep(self._shelf.place(request), take, request, redaction)
+
+    async def _until_ready(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._ready_within_s
+        while True:
+            take = Take()
+            try:
+                await self._asked("/health", take)
+                said = f"{self._url} is not ready: /health answered {take.status}"
+            except httpx.TransportError as error:
+                said = f"{self._url} cannot be reached: {error}"
+            if take.status is not None and take.status != 503:
+                return
+            if loop.time() >= until:
+                raise UpstreamFault(said)
+            await asyncio.sleep(min(0.2, max(0.0, until - loop.time())))
+
+    async def _asked(self, path: str, take: Take) -> None:
+        scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": []}
+        take.asked(await self._transport.open(Outgoing.of(self._request(scope, b"")), take))
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONNECT_S):
+                    await take.over.wait()
+        finally:
+            take.close()
+
+
+def _server_url(text: str) -> httpx.URL:
+    """Without a name and password, which would be shown in errors; a key goes in a header."""
+    try:
+        url = httpx.URL(text.rstrip("/"))
+    except httpx.InvalidURL as error:
+        raise UpstreamFault(f"{text} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UpstreamFault(f"{text} is no URL of a server (http://host:port)")
+    return url.copy_with(userinfo=b"")

@@ -1,0 +1,188 @@
+"""The sink of one response that is recorded: keeps what comes with its times, and hands it on to the client.
+
+The reads are kept as they come, however slow the client is; what it has not been sent yet waits beside them,
+bounded by stopping the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from starlette.types import Send
+
+from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.redaction import Redaction, is_secret_header
+from slotgate.gateway.testing.cassette.request import RecordedRequest
+from slotgate.gateway.upstream import End
+from slotgate.gateway.upstream import Exchange as UpstreamExchange
+
+__all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "Take"]
+
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""A longer answer passes, and is not kept."""
+MAX_BEHIND_BYTES = 8 * 1024 * 1024
+"""What a client may be behind before the upstream is read no further."""
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"host",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+Headers = list[tuple[bytes, bytes]]
+
+
+class Take:
+    """The sink of one response: keeps what comes with its times, and hands it on to the client.
+
+    Times count from when it was made, just before the upstream is asked: its answer may come at once.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.ending = Ending.ABANDONED
+        self.closes = False
+        self.over = asyncio.Event()
+        self._began_at = time.monotonic()
+        self._head_ms = 0.0
+        self._end_ms: float | None = None
+        self._headers: Headers = []
+        self._pieces: list[bytes] = []
+        """Of the read under way."""
+        self._reads: list[Read] = []
+        self._kept_bytes = 0
+        self._unsent: deque[bytes] = deque()
+        self._behind = 0
+        self._news = asyncio.Event()
+        self._upstream: UpstreamExchange | None = None
+
+    def __repr__(self) -> str:
+        return f"<Take {self.status}, {len(self._reads)} reads, {self.ending.value}>"
+
+    @property
+    def has_something(self) -> bool:
+        """Whether there is anything to keep: an answer, or that there was none."""
+        return self.status is not None or self.over.is_set()
+
+    @property
+    def too_long(self) -> bool:
+        return self._kept_bytes > MAX_KEPT_BYTES
+
+    # -- from the upstream
+
+    def asked(self, exchange: UpstreamExchange) -> None:
+        """The request has been sent on this connection."""
+        self._upstream = exchange
+
+    def close(self) -> None:
+        """Close the connection to the upstream, whatever it still has to say."""
+        if self._upstream is not None:
+            self._upstream.close()
+
+    async def see_close(self, within: float) -> None:
+        """Wait for a moment whether the upstream closes the connection behind a whole stream."""
+        stream = any(name == b"content-type" and b"event-stream" in value for name, value in self._headers)
+        if stream and self.ending is Ending.COMPLETE and self._upstream is not None and not self.closes:
+            await asyncio.wait([self._upstream.closed], timeout=within)
+            self.closes = self._upstream.closed.done()
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self._headers = headers
+        self._head_ms = self._ms()
+        self.closes = any(map(_says_close, headers))
+        self._news.set()
+
+    def body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def read_over(self) -> None:
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces = []
+            self._kept_bytes += len(data)
+            if not self.too_long:
+                self._reads.append(Read(self._ms(), data))
+            self._unsent.append(data)
+            self._behind += len(data)
+            if self._behind > MAX_BEHIND_BYTES and self._upstream is not None:
+                self._upstream.pause()
+        self._news.set()
+
+    def ended(self, end: End) -> None:
+        if end is End.CLOSED:  # by us: the client has left
+            return
+        self.read_over()  # which is not called for the read that brings the end
+        delimited = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+        close_delimited = end is End.CUT_SHORT and self.status is not None and not delimited
+        self.ending = Ending.COMPLETE if end is End.COMPLETE or close_delimited else Ending.CUT_SHORT
+        self.closes = self.closes or end is not End.COMPLETE
+        self._end_ms = self._ms()
+        self.over.set()
+        self._news.set()
+
+    # -- to the client
+
+    async def relay(self, send: Send) -> None:
+        """Until the upstream's response has ended. One that is cut short is left without its end."""
+        await self._until(lambda: self.status is not None)
+        if self.status is None:
+            return
+        headers = [pair for pair in self._headers if pair[0] not in HOP_BY_HOP or _says_close(pair)]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        while True:
+            await self._until(lambda: bool(self._unsent))
+            if not self._unsent:
+                break
+            piece = self._unsent.popleft()
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            self._behind -= len(piece)
+            if self._behind <= MAX_BEHIND_BYTES // 2 and self._upstream is not None:
+                self._upstream.resume()
+        if self.ending is Ending.COMPLETE:
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Or until the response is over."""
+        while not condition() and not self.over.is_set():
+            self._news.clear()
+            await self._news.wait()
+
+    # -- as it is kept
+
+    def exchange(self, request: RecordedRequest, redaction: Redaction) -> Exchange:
+        masked = redaction.reads([read.data for read in self._reads])
+        response = RecordedResponse(
+            status=self.status,
+            head_ms=self._head_ms,
+            headers=tuple(_kept_headers(self._headers, redaction)),
+            reads=tuple(Read(read.ms, data) for read, data in zip(self._reads, masked, strict=True)),
+            ending=self.ending,
+            end_ms=self._ms() if self._end_ms is None else self._end_ms,
+            closes=self.closes,
+        )
+        return Exchange(request, response)
+
+    def _ms(self) -> float:
+        """By a finer clock than the loop's, which counts whole milliseconds."""
+        return round((time.monotonic() - self._began_at) * 1000, 1)
+
+
+def _kept_headers(headers: Headers, redaction: Redaction) -> Iterable[tuple[str, str]]:
+    for name, value in headers:
+        text = name.decode("latin-1")
+        told = name not in HOP_BY_HOP or _says_close((name, value))
+        if told and name != b"date" and not is_secret_header(text):
+            yield text, redaction.text(value.decode("latin-1"))
+
+
+def _says_close(header: tuple[bytes, bytes]) -> bool:
+    return header[0] == b"connection" and header[1].lower() == b"close"

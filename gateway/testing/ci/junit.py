@@ -1,0 +1,50 @@
+"""The requests of a CI run as JUnit XML, which CI servers show as tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+from slotgate.gateway.testing.ci.verdict import Asked, Verdict, printable
+
+__all__ = ["junit_xml", "write_junit"]
+
+
+def junit_xml(verdict: Verdict, failures: Collection[Asked], unmatched: Collection[str]) -> bytes:
+    """One test case a request; a further one for each that was unmatched."""
+    suite = Xml.Element(
+        "testsuite",
+        name="slotgate ci",
+        tests=str(len(verdict.asked) + len(unmatched)),
+        failures=str(len(failures) + len(unmatched)),
+        errors="0",
+        skipped="0",
+        time=f"{sum(asked.seconds for asked in verdict.asked):.3f}",
+    )
+    failed = {id(asked) for asked in failures}
+    for number, asked in enumerate(verdict.asked, 1):
+        case = _case(suite, f"{number}: {asked.name}", asked.seconds)
+        Xml.SubElement(case, "system-out").text = f"{asked.ending}, id {asked.id}"
+        if id(asked) in failed:
+            Xml.SubElement(case, "failure", message=asked.ending).text = f"request {asked.id}: {asked.ending}"
+    for name in map(printable, unmatched):
+        case = _case(suite, f"unmatched: {name}", 0.0)
+        Xml.SubElement(case, "failure", message="it was not told how to answer")
+    document: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return document
+
+
+def write_junit(path: Path, document: bytes) -> None:
+    """Whole or not at all. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(document)
+    Path(temporary).chmod(0o644)
+    os.replace(temporary, path)
+
+
+def _case(suite: Xml.Element, name: str, seconds: float) -> Xml.Element:
+    return Xml.SubElement(suite, "testcase", classname="slotgate", name=name, time=f"{seconds:.3f}")

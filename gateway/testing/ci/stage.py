@@ -1,0 +1,162 @@
+"""The scripted llama-server behind a gateway, exchanged and led while both run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from slotgate.gateway.testing.cassette.player import speed_of
+from slotgate.gateway.testing.ci.recording import Recording
+from slotgate.gateway.testing.fake import FakeServer, Scene, scene_of
+from slotgate.gateway.testing.fake.hand import Cue, Hands
+from slotgate.gateway.testing.fake.llama import Exchange
+from slotgate.gateway.testing.fake.scene import Fault
+from slotgate.gateway.testing.fake.script import cue_fault
+from slotgate.gateway.testing.fake.speech import Kind, Token
+
+__all__ = ["Changed", "ScriptedStage"]
+
+Members = dict[str, Any]
+Changed = Callable[[Members], Awaitable[None]]
+
+
+class ScriptedStage:
+    """A `Stage`. `on_reset` has the gateway go on with the new server, under further settings."""
+
+    def __init__(self, scene: Scene, on_reset: Changed) -> None:
+        self._scene = scene
+        self._on_reset = on_reset
+        self._hands = Hands()
+        self._changed = asyncio.Event()
+        self.meant_to_fail: set[str] = set()
+        """Ids of requests to servers that are gone."""
+        self.unmatched: list[str] = []
+        self.server = self._new(scene)
+        self.recording: Recording | None = None
+        """Played in place of the scripted server."""
+
+    def __repr__(self) -> str:
+        return f"<ScriptedStage {self.server!r}>"
+
+    # -- Stage
+
+    async def reset(self, said: Members) -> Members:
+        """Raises `ScriptError`, `CassetteError` and `SettingsError`; then everything is as it was."""
+        recording, speed = said.get("cassette"), said.get("speed", "max")
+        player = None if recording is None else Recording(Path(recording), speed_of(speed))
+        scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
+        hands, before, played = self._hands, self.server, self.recording
+        async with AsyncExitStack() as undo:
+            undo.callback(self._put_back, hands, before, played)
+            self._hands = Hands()
+            self.server = self._new(scene)
+            await self.server.listen()
+            undo.push_async_callback(self.server.close)
+            self.recording = player
+            if player is not None:
+                await undo.enter_async_context(player)
+            await self._on_reset(said.get("settings") or {})
+            undo.pop_all()
+        if played is not None:
+            await played.__aexit__(None, None, None)
+        self.meant_to_fail |= before.llama.meant_to_fail
+        self.unmatched += before.llama.unmatched
+        await before.close()
+        return {"models": scene.models}
+
+    async def close(self) -> None:
+        await self.server.close()
+        if self.recording is not None:
+            await self.recording.__aexit__(None, None, None)
+
+    async def reply(self, said: Members) -> Members:
+        llama = self.server.llama
+        [reply] = scene_of({"reply": [said["reply"]]}).replies
+        llama.play(dataclasses.replace(llama.scene, replies=(reply, *llama.scene.replies)))
+        return {}
+
+    async def lead(self, said: Members) -> Members:
+        self._hands.leading = bool(said["on"])
+        return {}
+
+    async def arrival(self, said: Members) -> Members:
+        number = int(said["number"])
+        await self._until(lambda: len(self._hands.scores) > number, said)
+        asked = self._hands.scores[number].asked
+        return {"path": asked.path, "body": asked.body}
+
+    async def cue(self, said: Members) -> Members:
+        score = self._hands.scores[int(said["number"])]
+        for cue in said["cues"]:
+            score.cue(_cue(cue))
+        return {}
+
+    async def ended(self, said: Members) -> Members:
+        """By its place among all that asked for work."""
+        number = int(said["number"])
+        exchanges = self.server.llama.exchanges
+        await self._until(lambda: len(exchanges) > number and exchanges[number].outcome != "running", said)
+        return _told(exchanges[number])
+
+    async def state(self, said: Members) -> Members:
+        llama = self.server.llama
+        return {
+            "busy": sorted(llama.slots.busy),
+            "deferred": llama.slots.deferred,
+            "ever_deferred": llama.slots.ever_deferred,
+            "connections": self.server.connections,
+            "misses": self.recording.unmatched() if self.recording else [],
+            "requests": [_told(exchange) for exchange in llama.exchanges],
+        }
+
+    # -- the parts
+
+    def _put_back(self, hands: Hands, server: FakeServer, recording: Recording | None) -> None:
+        self._hands, self.server, self.recording = hands, server, recording
+
+    def _new(self, scene: Scene) -> FakeServer:
+        server = FakeServer(scene)
+        server.llama.score_of = self._hands
+        server.llama.on_change = self._beat
+        return server
+
+    def _beat(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool], said: Members) -> None:
+        """Raises TimeoutError with what was there instead."""
+        within = float(said.get("within", 5.0))
+        try:
+            async with asyncio.timeout(within):
+                while not condition():
+                    await self._changed.wait()
+        except TimeoutError as error:
+            told = [f"{exchange.named} {exchange.outcome}" for exchange in self.server.llama.exchanges]
+            raise TimeoutError(f"not within {within:g} s; requests so far: {told}") from error
+
+
+def _told(exchange: Exchange) -> Members:
+    return {
+        "path": exchange.asked.path,
+        "body": exchange.asked.body,
+        "request_id": exchange.request_id,
+        "status": exchange.status,
+        "outcome": exchange.outcome,
+    }
+
+
+def _cue(said: Members) -> Cue:
+    """One of text, reasoning, call with arguments, fault, finish."""
+    kinds = {"text": Kind.TEXT, "reasoning": Kind.REASONING, "call": Kind.CALL, "arguments": Kind.ARGUMENTS}
+    [(name, value)] = said.items()
+    if name in kinds:
+        return Token(kinds[name], value)
+    if name == "finish":
+        return str(value)
+    fault: Fault = cue_fault(value)
+    return fault

@@ -1,0 +1,97 @@
+"""What an answer says next, and when: from a script's pace, or from the hand of a test.
+
+A score gives tokens, a fault, or None when all is said. It waits as the server lets it: with the eyes of
+`Attention`, which notice a client that left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from slotgate.gateway.testing.fake.scene import Fault, FaultKind, Pace
+from slotgate.gateway.testing.fake.speech import Token
+
+__all__ = ["Progress", "Score", "TimedScore", "Waits"]
+
+Result = TypeVar("Result")
+
+
+Progress = Callable[[float], Awaitable[None]]
+"""Told the share of the prompt that has been read."""
+
+
+class Waits(Protocol):
+    """How a score waits."""
+
+    def until(self, when: float) -> Awaitable[None]: ...
+
+    def wait(self, happening: asyncio.Future[Result]) -> Awaitable[Result]: ...
+
+
+class Score(Protocol):
+    finish: str
+
+    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
+        """Return when the prompt has been read. `progress` is there if somebody wants to hear of it."""
+        ...
+
+    async def next(self, waits: Waits) -> Token | Fault | None: ...
+
+
+_AT_THE_END = frozenset({FaultKind.SLOW_CLOSE, FaultKind.NO_DONE})
+_FORM_ONLY = frozenset({FaultKind.CRLF, FaultKind.BOM, FaultKind.HALF_FRAMES, FaultKind.WRONG_LENGTH})
+_PROGRESS_STEPS = 4
+
+
+class TimedScore:
+    """Times are absolute, from the end of the prompt: a late write does not delay those after it."""
+
+    def __init__(
+        self,
+        tokens: tuple[Token, ...],
+        finish: str,
+        pace: Pace,
+        fault: Fault | None,
+        generator: random.Random,
+    ) -> None:
+        self.finish = finish
+        self._tokens = tokens
+        self._pace = pace
+        self._fault = None if fault is None or fault.kind in _AT_THE_END | _FORM_ONLY else fault
+        self._random = generator
+        self._said = 0
+        self._due = 0.0
+        self._clock = asyncio.get_running_loop().time
+
+    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
+        began, takes = self._clock(), self._pace.prefill(prompt_tokens)
+        if progress is None:
+            await waits.until(began + takes)
+        else:
+            await progress(0.0)
+            for step in range(1, _PROGRESS_STEPS) if takes else ():
+                await waits.until(began + takes * step / _PROGRESS_STEPS)
+                await progress(step / _PROGRESS_STEPS)
+            await waits.until(began + takes)
+            await progress(1.0)
+        self._due = began + takes
+
+    async def next(self, waits: Waits) -> Token | Fault | None:
+        if self._fault is not None and self._said >= self._fault.after:
+            fault, self._fault = self._fault, None
+            return fault
+        if self._said >= len(self._tokens):
+            return None
+        at_s = self._pace.at_s
+        if self._said < len(at_s):
+            begun = self._due if self._said == 0 else self._due - at_s[self._said - 1]
+            self._due = begun + at_s[self._said]
+        elif self._pace.tokens_per_s:
+            gap = 1.0 / self._pace.tokens_per_s
+            self._due += gap * (1.0 + self._pace.jitter * self._random.uniform(-1.0, 1.0))
+        await waits.until(self._due)
+        self._said += 1
+        return self._tokens[self._said - 1]

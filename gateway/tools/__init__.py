@@ -1,0 +1,1 @@
+"""Programs for people: `slotgate run`, `top`, `bench`."""

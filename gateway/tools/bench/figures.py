@@ -1,0 +1,127 @@
+"""What all visits come to: counts, rates, percentiles. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotgate.gateway.tools.bench.visit import Visit
+
+__all__ = ["Figures", "Spread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Percentiles of some values, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+    most: float
+
+    @classmethod
+    def of(cls, values_ms: Iterable[float]) -> Spread | None:
+        """None where there are no values."""
+        ranked = sorted(values_ms)
+        if not ranked:
+            return None
+        p50, p95, p99 = (_percentile(ranked, share) for share in (0.50, 0.95, 0.99))
+        return cls(p50, p95, p99, ranked[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    seconds: float
+    """From the first request to the end of the last answer."""
+    requests: int
+    ok: int
+    failures: dict[str, int]
+    """By code, the commonest first."""
+    tokens: int
+    """Of all answers, those that failed included."""
+    queue: Spread | None
+    first_token: Spread | None
+    between_tokens: Spread | None
+    total: Spread | None
+    tokens_per_s_each: float | None
+    """The median of what one stream got from its first token on."""
+
+    @classmethod
+    def of(cls, visits: Sequence[Visit], seconds: float) -> Figures:
+        ok = [visit for visit in visits if visit.ok]
+        failures = Counter(visit.failure or "not over" for visit in visits if not visit.ok)
+        rates = [1 / pause for visit in ok if (pause := _mean(visit.gaps))]
+        return cls(
+            seconds=seconds,
+            requests=len(visits),
+            ok=len(ok),
+            failures=dict(failures.most_common()),
+            tokens=sum(visit.tokens for visit in visits),
+            queue=Spread.of(visit.queue_ms for visit in ok if visit.queue_ms is not None),
+            first_token=Spread.of(visit.first_text_s * 1e3 for visit in ok if visit.first_text_s is not None),
+            between_tokens=Spread.of(gap * 1e3 for visit in ok for gap in visit.gaps),
+            total=Spread.of(visit.total_s * 1e3 for visit in ok),
+            tokens_per_s_each=_percentile(sorted(rates), 0.5) if rates else None,
+        )
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program: times in milliseconds, but `seconds`."""
+        spreads = {name: getattr(self, name) for name in _ROWS}
+        return {
+            "seconds": round(self.seconds, 3),
+            "requests": self.requests,
+            "ok": self.ok,
+            "failures": self.failures,
+            "tokens": self.tokens,
+            "tokens_per_s": round(self.tokens_per_s, 1),
+            "tokens_per_s_each": _rounded(self.tokens_per_s_each),
+        } | {
+            f"{name}_ms": spread and {key: _rounded(getattr(spread, key)) for key in Spread.__slots__}
+            for name, spread in spreads.items()
+        }
+
+    def as_text(self) -> str:
+        """For a person."""
+        answers = f"{self.ok} of {self.requests} answers in {self.seconds:.1f} s"
+        rates = f"{self.tokens:,} tokens: {self.tokens_per_s:,.0f} tokens/s in all"
+        if self.tokens_per_s_each is not None:
+            rates += f", {self.tokens_per_s_each:,.0f} for one stream (median)"
+        lines = [f"{answers}, {rates}"]
+        rows = [(title, getattr(self, name)) for name, title in _ROWS.items()]
+        shown = [(title, spread) for title, spread in rows if spread is not None]
+        if shown:
+            lines += ["", f"{'milliseconds':<16}{'p50':>10}{'p95':>10}{'p99':>10}{'most':>10}"]
+        for title, spread in shown:
+            values = (spread.p50, spread.p95, spread.p99, spread.most)
+            lines.append(f"{title:<16}" + "".join(f"{value:>10,.1f}" for value in values))
+        if self.failures:
+            lines += ["", *(f"failed: {count} × {code}" for code, count in self.failures.items())]
+        return "\n".join(lines) + "\n"
+
+
+_ROWS = {
+    "queue": "queued",
+    "first_token": "first token",
+    "between_tokens": "between tokens",
+    "total": "whole answer",
+}
+
+
+def _percentile(ranked: Sequence[float], share: float) -> float:
+    """The smallest value that so many are not above (nearest rank)."""
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -1,0 +1,118 @@
+"""Who comes when: so many visitors at a time, each with its next request as soon as its last is over.
+
+It measures from where it runs: on the gateway's own machine it takes part of what it measures. What a gateway
+costs beside others is another question (`make bench`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from slotgate.gateway.tools.bench.figures import Figures
+from slotgate.gateway.tools.bench.visit import Visit
+from slotgate.gateway.upstream import Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.transport import Address
+
+__all__ = ["BenchOptions", "run_bench"]
+
+CONNECT_S = 5.0
+PATH = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    url: str
+    key: str | None = field(repr=False)
+    streams: int = 8
+    """How many at a time."""
+    requests: int | None = None
+    """How many in all; None: as many as begin within `seconds`."""
+    seconds: float = 10.0
+    model: str | None = None
+    prompt: str = "Tell a story."
+    max_tokens: int = 64
+    timeout_s: float = 300.0
+    """How long one answer may take."""
+
+    @property
+    def body(self) -> bytes:
+        model = {} if self.model is None else {"model": self.model}
+        said = [{"role": "user", "content": self.prompt}]
+        return orjson.dumps({**model, "messages": said, "max_tokens": self.max_tokens, "stream": True})
+
+    def outgoing(self) -> Outgoing:
+        """The request; every one is the same."""
+        parts = urlsplit(self.url)
+        lines = [f"POST {parts.path.rstrip('/')}{PATH} HTTP/1.1", f"host: {parts.netloc}"]
+        lines += ["content-type: application/json", f"content-length: {len(self.body)}"]
+        if self.key is not None:
+            lines.append(f"authorization: Bearer {self.key}")
+        return Outgoing("\r\n".join([*lines, "", ""]).encode(), (self.body,))
+
+
+def run_bench(options: BenchOptions) -> Figures:
+    """Load the gateway, and say how it fared."""
+    return asyncio.run(_Bench(options).run())
+
+
+class _Bench:
+    def __init__(self, options: BenchOptions) -> None:
+        self._options = options
+        self._outgoing = options.outgoing()
+        self._visits: list[Visit] = []
+        self._until = 0.0
+
+    async def run(self) -> Figures:
+        options = self._options
+        url = httpx.URL(options.url)
+        context = ssl.create_default_context() if url.scheme == "https" else None
+        transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context)
+        began = time.monotonic()
+        self._until = began + options.seconds
+        places = self._places()
+        try:
+            async with asyncio.TaskGroup() as visitors:
+                for _ in range(options.streams):
+                    visitors.create_task(self._visitor(transport, places))
+        finally:
+            await transport.aclose()
+        ended = max((visit.ended_at for visit in self._visits), default=began)
+        return Figures.of(self._visits, ended - began)
+
+    def _places(self) -> Iterator[None]:
+        """One for every request that may begin yet; all visitors take from it."""
+        if self._options.requests is not None:
+            yield from [None] * self._options.requests
+        else:
+            while time.monotonic() < self._until:
+                yield None
+
+    async def _visitor(self, transport: UpstreamTransport, places: Iterator[None]) -> None:
+        for _ in places:
+            visit = Visit()
+            self._visits.append(visit)
+            await self._visit(transport, visit)
+            if not visit.ok:
+                await asyncio.sleep(0.1)  # whoever is refused at once does not come back a thousand times
+
+    async def _visit(self, transport: UpstreamTransport, visit: Visit) -> None:
+        try:
+            exchange = await transport.open(self._outgoing, visit)
+        except httpx.TransportError as error:
+            visit.fail(f"not reached: {error}")
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.timeout_s):
+                await visit.over.wait()
+        if not visit.over.is_set():
+            visit.failure = f"no end within {self._options.timeout_s:g} s"
+        exchange.close()

@@ -1,0 +1,1 @@
+"""`slotgate run`: a real chat server without configuration."""

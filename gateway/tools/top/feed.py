@@ -1,0 +1,147 @@
+"""Where snapshots come from: `/admin/events` where the gateway serves it, else questions once a second.
+
+The first answer decides whether there is anything to see: what refuses it ends the view. A connection that is
+lost later is made again until it is back; a gateway that restarts is one that comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import orjson
+
+from slotgate.gateway.http.sse import EventParser, Kind
+from slotgate.gateway.tools.top.snapshot import NotSlotgateError, Snapshot, of_event, of_poll
+
+__all__ = ["Feed", "Lost", "RefusedError", "UnreachableError"]
+
+PERIOD_S = 1.0
+CONNECT_S = 5.0
+SILENCE_S = 10.0
+"""Events come twice a second: after this long without one the connection is as good as lost."""
+_TOO_MANY = 429
+
+
+class RefusedError(Exception):
+    """There is nothing to see there for this key; says why in a sentence."""
+
+
+class UnreachableError(Exception):
+    """Nobody answers there, or not in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection is lost and will be made again."""
+
+    reason: str
+
+
+class Feed:
+    """`async with Feed(url, key) as feed`."""
+
+    def __init__(self, url: str, key: str) -> None:
+        try:
+            parsed = httpx.URL(url.rstrip("/"))
+        except httpx.InvalidURL as error:
+            raise RefusedError(f"{url} is no URL: {error}") from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise RefusedError(f"{url} is no URL of a gateway (http://host:port)")
+        self.url = str(parsed)
+        self._client = httpx.AsyncClient(
+            base_url=parsed,
+            headers={"authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+            trust_env=not _is_loopback(parsed.host),  # no proxy of the environment reaches this machine
+        )
+
+    def __repr__(self) -> str:
+        return f"<Feed of {self.url}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def once(self) -> Snapshot:
+        """Raises `RefusedError` and `UnreachableError`."""
+        async with aclosing(self._from_gateway()) as snapshots:
+            async for snapshot in snapshots:
+                return snapshot
+        raise UnreachableError(f"{self.url} ended its answer before it said anything")
+
+    async def live(self) -> AsyncGenerator[Snapshot | Lost, None]:
+        """Without end. Raises `RefusedError` at any time, `UnreachableError` before the first snapshot."""
+        seen = False
+        while True:
+            try:
+                async with aclosing(self._from_gateway()) as snapshots:
+                    async for snapshot in snapshots:
+                        seen = True
+                        yield snapshot
+                reason = "the gateway ended the connection"
+            except UnreachableError as error:
+                if not seen:
+                    raise
+                reason = str(error)
+            yield Lost(reason)
+            await asyncio.sleep(PERIOD_S)
+
+    async def _from_gateway(self) -> AsyncGenerator[Snapshot, None]:
+        """Until the connection is lost or ended."""
+        try:
+            async with self._client.stream("GET", "/admin/events") as response:
+                if response.status_code == 200:
+                    async for snapshot in _events(response):
+                        yield snapshot
+                    return
+                if response.status_code not in (404, _TOO_MANY):
+                    self._refuse(response.status_code)
+            while True:
+                yield of_poll(await self._asked("/admin/status"), await self._asked("/admin/requests"))
+                await asyncio.sleep(PERIOD_S)
+        except httpx.HTTPError as error:
+            said = str(error) or type(error).__name__
+            raise UnreachableError(f"{self.url} cannot be reached: {said}") from error
+        except (orjson.JSONDecodeError, NotSlotgateError) as error:
+            raise RefusedError(f"{self.url} does not answer as slotgate does") from error
+
+    async def _asked(self, path: str) -> dict[str, Any]:
+        answer = await self._client.get(path)
+        if answer.status_code != 200:
+            self._refuse(answer.status_code)
+        content = orjson.loads(answer.content)
+        if not isinstance(content, dict):
+            raise NotSlotgateError("no object")
+        return content
+
+    def _refuse(self, status: int) -> None:
+        if status in (401, 403):
+            raise RefusedError(f"{self.url} does not know this operator key ({status})")
+        if status == 404:
+            why = "no operator key is configured there, or it is no slotgate"
+            raise RefusedError(f"{self.url} has no /admin (404): {why}")
+        raise UnreachableError(f"{self.url} answered {status}")
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[Snapshot]:
+    parser = EventParser()
+    snapshot: Snapshot | None = None
+    async for data in response.aiter_bytes():
+        for event in parser.feed(data):
+            if event.kind is Kind.MESSAGE:
+                snapshot = of_event(orjson.loads(event.data), snapshot)
+                yield snapshot
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

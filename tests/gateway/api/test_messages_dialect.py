@@ -1,0 +1,35 @@
+"""Anthropic's messages: what llama-server leaves out is added."""
+
+import orjson
+import pytest
+
+from slotgate.gateway.api.dialects import MessagesDialect
+from slotgate.gateway.api.dialects.dialect import named_frame
+from tests.clients.scenes import events, tool_events
+from tests.support.chat_stream import ChatStream
+from tests.support.sse import data_of
+
+PATH = "/v1/messages"
+
+
+def blocks_of(said: list[bytes]) -> list[dict[str, object]]:
+    stream = ChatStream(dialect=MessagesDialect)
+    stream.feed(*said)
+    chunks = [orjson.loads(data_of(frame)) for frame in stream.read()]
+    return [chunk["content_block"] for chunk in chunks if "content_block" in chunk]
+
+
+def test_the_use_of_a_tool_begins_with_an_empty_input() -> None:
+    """A client that adds up what comes would have none for a call without arguments."""
+    assert [block.get("input") for block in blocks_of(tool_events(PATH))] == [None, {}]
+
+
+def test_other_blocks_are_left_as_they_are() -> None:
+    assert blocks_of(events(PATH)) == [{"type": "text", "text": ""}]
+
+
+@pytest.mark.parametrize("kind", ["a\ndata: {}\n\n", "a\r", "", 7, None, "x" * 65])
+def test_a_type_that_is_no_word_is_not_the_name_of_an_event(kind: object) -> None:
+    frame = named_frame({"type": kind})
+    assert frame.startswith(b"event: message\ndata: {")
+    assert frame.count(b"\n") == 3

@@ -1,0 +1,95 @@
+"""Counts are what the backend states, else what passed; and it is known which."""
+
+from typing import Any
+
+import pytest
+
+from slotgate.gateway.api.token_usage import Meter
+from tests.support.llama_frames import chat_body, timings, usage
+
+Json = dict[str, Any]
+
+
+def meter_of(*answers: Json, deltas: int = 0) -> Meter:
+    meter = Meter()
+    for answer in answers:
+        meter.read(answer)
+    meter.deltas = deltas
+    return meter
+
+
+def counts(meter: Meter) -> tuple[int, int, int, bool]:
+    return meter.prompt_tokens, meter.cached_tokens, meter.completed, meter.exact
+
+
+def test_usage_is_what_counts() -> None:
+    assert counts(meter_of({"usage": usage(7)}, deltas=9)) == (31, 30, 7, True)
+    assert counts(meter_of(chat_body(["a", "b"], "m", "stop"))) == (31, 30, 2, True)
+
+
+def test_timings_count_where_no_usage_is_stated() -> None:
+    meter = meter_of({"timings": timings(7)}, deltas=5)
+    assert counts(meter) == (31, 30, 7, False)
+    meter.settle()
+    assert counts(meter) == (31, 30, 7, True)
+
+
+def test_timings_do_not_override_usage() -> None:
+    assert counts(meter_of({"usage": usage(7)}, {"timings": {"predicted_n": 1}})) == (31, 30, 7, True)
+    assert counts(meter_of({"usage": usage(7), "timings": {"predicted_n": 1}})) == (31, 30, 7, True)
+
+
+def test_the_last_usage_counts() -> None:
+    assert counts(meter_of({"usage": usage(1)}, {"usage": usage(9)})) == (31, 30, 9, True)
+
+
+def test_a_stream_that_ended_early_is_counted_by_its_deltas() -> None:
+    assert counts(meter_of({"usage": None}, {}, deltas=5)) == (0, 0, 5, False)
+    assert counts(meter_of({"timings": timings(3)}, deltas=5)) == (31, 30, 5, False)
+
+
+def test_a_success_that_states_nothing_stays_an_estimate() -> None:
+    meter = meter_of({}, deltas=5)
+    meter.settle()
+    assert counts(meter) == (0, 0, 5, False)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, [], "7", {"prompt_tokens": None}, {"completion_tokens": "7"}])
+def test_a_usage_that_states_no_count_is_none(nothing: object) -> None:
+    assert counts(meter_of({"timings": timings(3)}, {"usage": nothing}, deltas=5)) == (31, 30, 5, False)
+
+
+def test_odd_counts_are_nought() -> None:
+    odd = {"prompt_tokens": 3, "completion_tokens": -1, "prompt_tokens_details": {"cached_tokens": 1.5}}
+    assert counts(meter_of({"usage": odd})) == (3, 0, 0, True)
+    assert counts(meter_of({"usage": odd | {"prompt_tokens_details": []}})) == (3, 0, 0, True)
+
+
+def test_the_running_usage_grows_with_what_passes() -> None:
+    meter = Meter()
+    assert meter.running_usage() == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    meter.deltas = 2
+    assert meter.running_usage()["total_tokens"] == 2
+    meter.read({"timings": timings(3)})
+    assert meter.running_usage() == {"prompt_tokens": 31, "completion_tokens": 3, "total_tokens": 34}
+
+
+def test_a_meter_shows_whether_it_estimates() -> None:
+    assert (
+        repr(meter_of(deltas=5)),
+        repr(meter_of({"usage": usage(7)})),
+    ) == ("<Meter ~0+5 tokens>", "<Meter 31+7 tokens>")
+
+
+def test_of_several_choices_the_deltas_of_all_count() -> None:
+    """llama-server states the tokens of one of them."""
+    meter = Meter(parts=2)
+    meter.deltas = 17
+    meter.read({"usage": {"prompt_tokens": 3, "completion_tokens": 9}})
+    assert (meter.prompt_tokens, meter.completed) == (3, 17)
+
+
+def test_a_count_that_no_answer_can_have_is_none() -> None:
+    """The sum of two such could not be written as JSON, and with it no list of the last requests."""
+    beyond = {"prompt_tokens": 2**64 - 1, "completion_tokens": 5, "cache_read_input_tokens": 2**64 - 1}
+    assert counts(meter_of({"usage": beyond})) == (0, 0, 5, True)

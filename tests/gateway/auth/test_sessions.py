@@ -1,0 +1,90 @@
+"""Sessions and wrong keys: few, for a while, and with an end. Time is an argument."""
+
+import pytest
+
+from slotgate.gateway.auth.sessions import LIFETIME_S, MOST_SESSIONS, Sessions
+from slotgate.gateway.auth.sign_in_limiter import A_MINUTE, WrongKeys
+from slotgate.gateway.http.errors import CapacityError
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_session_is_found_by_its_id_until_its_time_is_over() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    session_id = sessions.open(b"digest")
+    clock.now += LIFETIME_S - 1
+    found = sessions.find(session_id)
+    assert found is not None
+    assert found.key_digest == b"digest"
+    clock.now += 1
+    assert sessions.find(session_id) is None
+    assert len(sessions) == 0
+
+
+def test_ids_say_nothing_of_the_key_and_are_never_the_same() -> None:
+    sessions = Sessions(Clock())
+    ids = {sessions.open(b"digest") for _ in range(10)}
+    assert len(ids) == 10
+    assert all(len(session_id) >= 43 for session_id in ids)
+    assert not any(session_id in repr(sessions) for session_id in ids)
+
+
+def test_one_session_too_many_ends_the_oldest() -> None:
+    sessions = Sessions(Clock())
+    ids = [sessions.open(b"digest") for _ in range(MOST_SESSIONS + 1)]
+    assert len(sessions) == MOST_SESSIONS
+    assert [sessions.find(ids[0]), sessions.find(ids[1]) is None] == [None, False]
+
+
+def test_sessions_end_with_the_key_that_opened_them() -> None:
+    sessions = Sessions(Clock())
+    gone, kept = sessions.open(b"old"), sessions.open(b"new")
+    sessions.keep(lambda digest: digest == b"new")
+    assert sessions.find(gone) is None
+    assert sessions.find(kept) is not None
+
+
+@pytest.mark.parametrize("session_id", ["", "x", "é", "\udc80"])
+def test_no_other_id_finds_a_session(session_id: str) -> None:
+    sessions = Sessions(Clock())
+    sessions.open(b"digest")
+    assert sessions.find(session_id) is None
+    sessions.close(session_id)
+    assert len(sessions) == 1
+
+
+def test_an_address_may_be_wrong_a_few_times_a_minute() -> None:
+    clock = Clock()
+    wrong = WrongKeys(clock)
+    for _ in range(A_MINUTE):
+        wrong.check("10.0.0.1")
+        wrong.count("10.0.0.1")
+    with pytest.raises(CapacityError) as refused:
+        wrong.check("10.0.0.1")
+    assert refused.value.status == 429
+    assert (b"retry-after", b"6") in refused.value.headers()
+    wrong.check("10.0.0.2")
+    clock.now += 6
+    wrong.check("10.0.0.1")
+
+
+def test_all_addresses_of_an_ipv6_network_are_one() -> None:
+    wrong = WrongKeys(Clock())
+    for host in range(A_MINUTE):
+        wrong.count(f"2001:db8:1:2::{host}")
+    with pytest.raises(CapacityError):
+        wrong.check("2001:db8:1:2:ffff::1")
+    wrong.check("2001:db8:1:3::1")
+
+
+def test_addresses_without_number_are_remembered_no_longer_than_there_is_room() -> None:
+    wrong = WrongKeys(Clock())
+    for host in range(3000):
+        wrong.count(f"10.1.{host // 256}.{host % 256}")
+    assert repr(wrong) == "<WrongKeys of 1024 addresses>"

@@ -1,0 +1,96 @@
+"""What tells whether the slots of a llama-server share one context."""
+
+import pytest
+
+from slotgate.gateway.backends.kv_sharing import told_by_command, told_by_log, told_by_sizes
+from slotgate.gateway.backends.prompt_sizes import TEMPLATE, PromptSizes
+
+SERVER = ["llama-server", "-m", "a.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("0.00.38 I srv load_model: initializing, n_slots = 4, n_ctx_slot = 8192, kv_unified = 'true'", True),
+        ("srv load_model: initializing, n_slots = 4, n_ctx_slot = 2048, kv_unified = 'false'", False),
+        ("llama_context: kv_unified    = true", True),
+        ("llama_context: kv_unified    = 0", False),
+        ("srv load_model: loading model 'kv_unified.gguf'", None),
+    ],
+)
+def test_the_log_tells(line: str, told: bool | None) -> None:
+    assert told_by_log(line) is told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], True),
+        (["-np", "4"], False),
+        (["--parallel=2"], False),
+        (["-np", "-1"], True),
+        (["--parallel=-1"], True),
+        (["-np", "4", "--kv-unified"], True),
+        (["-np", "4", "-kvu"], True),
+        (["--no-kv-unified"], False),
+    ],
+)
+def test_the_command_tells(words: list[str], told: bool) -> None:
+    assert told_by_command([*SERVER, *words]) is told
+
+
+def test_a_script_says_nothing_of_its_options() -> None:
+    assert told_by_command(["./start.sh"]) is None
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "slots", "trained", "told"),
+    [
+        (8192, 4, 8192, True),
+        (16384, 2, 8192, True),
+        (4096, 4, 8192, False),
+        (8192, 1, 8192, False),
+        (None, 4, 8192, False),
+        (8192, 4, None, False),
+    ],
+)
+def test_all_that_the_model_was_trained_for_in_every_slot_tells(
+    n_ctx: int | None, slots: int, trained: int | None, told: bool
+) -> None:
+    assert told_by_sizes(n_ctx, slots, trained) is told
+
+
+def test_a_prompt_s_size_is_learnt_by_model_and_rather_too_big() -> None:
+    sizes = PromptSizes()
+    unknown = sizes.estimate("m", 4000)
+    for _ in range(100):
+        sizes.note("m", 1000, 300)
+    assert unknown == pytest.approx(2200 + TEMPLATE, abs=2)
+    assert 1200 < sizes.estimate("m", 4000) - TEMPLATE < 1400
+    assert sizes.estimate("other", 4000) == unknown
+
+
+def test_one_dense_prompt_counts_at_once_and_is_forgotten_little_by_little() -> None:
+    sizes = PromptSizes()
+    sizes.note("m", 1000, 900)
+    assert sizes.estimate("m", 4000) > 3600
+    sizes.note("m", 1000, 300)
+    assert sizes.estimate("m", 4000) > 3400
+    for _ in range(100):
+        sizes.note("m", 1000, 300)
+    assert sizes.estimate("m", 4000) < 1500
+
+
+def test_pictures_do_not_make_texts_look_small() -> None:
+    sizes = PromptSizes()
+    for _ in range(100):
+        sizes.note("m", 1_000_000, 300)
+    assert sizes.estimate("m", 4000) > 1000
+
+
+def test_nothing_is_learnt_from_short_bodies_or_from_answers_without_counts() -> None:
+    sizes = PromptSizes()
+    before = sizes.estimate("m", 4000)
+    sizes.note("m", 100, 90)
+    sizes.note("m", 10_000, 0)
+    assert sizes.estimate("m", 4000) == before

@@ -1,0 +1,86 @@
+"""A request that takes a slot: what its lease adds to its body, and what its end leaves in the books."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from slotgate.admission import Demand, Lease, SlotPool
+from slotgate.gateway.api.chunks import Identity
+from slotgate.gateway.api.dialects import FrameOptions
+from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.http.context import RequestContext
+from tests.admission.simulation import Simulation, ignore
+
+BODY = b'{"prompt":"a"}'
+CONTEXT = 1000
+
+
+def generation(door: str = "chat", body: bytes = BODY, **demand: Any) -> Generation:  # noqa: ANN401
+    [found] = [each for each in DOORS if each.name == door]
+    return Generation(
+        context=RequestContext("id", 0.0),
+        door=found,
+        body=(body,),
+        headers=[],
+        identity=Identity("id", 0, "m"),
+        demand=Demand("t", "m", **{"numbered": found.numbered, **demand}),
+        options=FrameOptions("comment"),
+        limit_name="max_tokens",
+    )
+
+
+def lease_of(generation: Generation, *, slots: int, context: int = 0, numbered: bool = True) -> Lease:
+    pool = SlotPool("gpu", slots)
+    pool.numbered, pool.context = numbered, context
+    ticket = Simulation(pool).scheduler.submit(generation.demand, ignore)
+    assert ticket.lease is not None
+    return ticket.lease
+
+
+def added(generation: Generation, **pool: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The members that are in the body on its way, and were not in what came."""
+    sent = orjson.loads(b"".join(generation.body_for(lease_of(generation, **pool))))
+    return {name: value for name, value in sent.items() if name != "prompt"}
+
+
+def test_a_body_says_which_slot_its_lease_holds() -> None:
+    assert added(generation(), slots=2) == {"id_slot": 0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots"),
+    [(generation(width=2), 2), (generation("messages"), 1), (generation("embeddings"), 2)],
+    ids=["several slots", "a door that forgets it", "a door that does not look at it"],
+)
+def test_a_body_names_no_slot_where_one_number_does_not_say_it(asked: Generation, slots: int) -> None:
+    assert added(asked, slots=slots) == {}
+
+
+def test_a_body_gets_the_limit_of_its_lease_and_the_slot_beside_it() -> None:
+    asked = generation(tokens=100, open_ended=True)
+    assert added(asked, slots=2, context=CONTEXT) == {"id_slot": 0, "max_tokens": 400}
+    assert added(asked, slots=2, context=CONTEXT, numbered=False) == {"max_tokens": 400}
+
+
+def test_a_body_to_which_nothing_is_added_is_the_one_that_came() -> None:
+    asked = generation()
+    assert asked.body_for(lease_of(asked, slots=2, numbered=False)) == asked.body
+
+
+def test_a_form_stays_as_it_is() -> None:
+    asked = generation("transcriptions", body=b"--x--", tokens=100, open_ended=True)
+    assert asked.body_for(lease_of(asked, slots=2, context=CONTEXT)) == asked.body
+
+
+def test_how_long_prompts_are_is_learnt_from_requests_that_end_with_counts() -> None:
+    asked = generation(body_bytes=1000)
+    before = asked.sizes.estimate("m", 1000)
+    meter = Meter(parts=1)
+    asked.book(meter, lease_of(asked, slots=1))
+    assert asked.sizes.estimate("m", 1000) == before
+    meter.read_whole({"usage": {"prompt_tokens": 900, "completion_tokens": 1}})
+    asked.book(meter, lease_of(asked, slots=1))
+    assert asked.sizes.estimate("m", 1000) > 900

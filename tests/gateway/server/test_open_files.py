@@ -1,0 +1,33 @@
+"""The limit of open files is raised as far as connections need it and the administrator allows it."""
+
+import resource
+
+import pytest
+from structlog.testing import capture_logs
+
+from slotgate.gateway.server.open_files import allow_connections
+
+INFINITE = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "becomes"),
+    [
+        (1024, 1048576, 8320),
+        (1024, INFINITE, 8320),
+        (1024, 4096, 4096),
+        (1024, 1024, 1024),
+        (65536, 65536, None),
+        (INFINITE, INFINITE, None),
+    ],
+)
+def test_the_limit_is_raised_to_what_is_needed_or_allowed(
+    soft: int, hard: int, becomes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    with capture_logs() as said:
+        allow_connections(4096)
+    assert limits == ([] if becomes is None else [(becomes, hard)])
+    assert bool(said) == (becomes is not None and becomes < 8320)

@@ -1,0 +1,117 @@
+"""What `slotgate check` says about a valid configuration."""
+
+import pytest
+
+from slotgate.gateway.settings import explain
+from tests.support.configurations import BACKEND, digest, parsed
+
+
+def test_it_says_where_the_gateway_listens_and_for_whom() -> None:
+    assert "http://127.0.0.1:8080, from this machine only" in explain(parsed())
+    everywhere = parsed(server={"host": "::", "port": 9000, "allow_anonymous": True})
+    assert "http://[::]:9000, from other machines too" in explain(everywhere)
+
+
+def test_it_says_that_nobody_needs_a_key_without_tenants() -> None:
+    text = explain(parsed(server={"allowed_hosts": ["gpu.lan"]}))
+    assert "everybody who reaches it, without a key" in text
+    assert "loopback names, gpu.lan" in text
+
+
+def test_it_says_who_may_enter_and_how_far() -> None:
+    text = explain(
+        parsed(
+            server={"operator_key_hashes": [digest("f")]},
+            tenant=[
+                {
+                    "name": "team-a",
+                    "key_hashes": [digest("a"), digest("b")],
+                    "weight": 2,
+                    "models": ["qwen3"],
+                    "max_concurrent": 4,
+                    "max_tokens_limit": 100,
+                },
+                {"name": "guests", "key_hashes": []},
+            ],
+        )
+    )
+    expected = "team-a: 2 keys; qwen3; interactive; weight 2; 4 at a time; up to 100 tokens an answer"
+    assert expected in text
+    assert "guests: shut out, it has no key" in text
+    assert "operator: 1 key" in text
+
+
+def test_it_says_what_a_tenant_may_use_in_a_minute_and_in_a_day() -> None:
+    limits = {"requests_per_minute": 120, "tokens_per_minute": 9000, "tokens_per_day": 5_000_000}
+    tenant = {"name": "team-a", "key_hashes": [digest("a")], **limits}
+    said = explain(parsed(tenant=[tenant]))
+    assert "120 requests a minute; 9000 tokens a minute; 5000000 tokens a day" in said
+
+
+def test_it_says_who_serves_what() -> None:
+    text = explain(
+        parsed(
+            model=[{"name": "qwen3", "aliases": ["gpt-4o"]}],
+            backend=[
+                {**BACKEND, "models": ["qwen3"], "slots": 1},
+                {"name": "local", "command": ["llama-server", "-m", "model.gguf"], "models": ["tiny"]},
+            ],
+        )
+    )
+    assert "gpu0 at http://127.0.0.1:8081: qwen3; 1 slot\n" in text
+    assert "local started as llama-server: tiny; as many slots as it says" in text
+    assert "qwen3 also answers to gpt-4o" in text
+
+
+def test_it_says_what_is_loaded_when() -> None:
+    own = {"command": ["llama-server"], "group": "gpu"}
+    text = explain(
+        parsed(
+            backend=[
+                {**own, "name": "a", "models": ["a"], "load": "demand", "idle_unload_s": 600},
+                {**own, "name": "b"},
+            ],
+            group=[{"name": "gpu"}],
+        )
+    )
+    assert "; loaded at the first request; shares the room of gpu; unloaded after 600 s without a" in text
+    assert "group gpu: at most 1 loaded at a time" in text
+
+
+def test_it_says_what_bounds_waiting_and_streams() -> None:
+    text = explain(
+        parsed(
+            admission={"max_queue": 7, "queue_timeout_s": 2.5, "max_queue_bytes": 2048},
+            streaming={"keepalive": "off", "client_stall_timeout_s": 9},
+            timeouts={"total_s": 100},
+        )
+    )
+    assert "at most 7 requests a model; 2 KiB of bodies in all" in text
+    assert "each for at most 2.5 s" in text
+    assert "no signs of life of our own" in text
+    assert "cut after 9 s" in text
+    assert "the whole answer within 100 s" in text
+
+
+def test_it_repeats_no_hash() -> None:
+    settings = parsed(
+        server={"operator_key_hashes": [digest("f")]}, tenant=[{"name": "a", "key_hashes": [digest("a")]}]
+    )
+    assert digest("a") not in explain(settings)
+    assert digest("f") not in explain(settings)
+
+
+@pytest.mark.parametrize(
+    ("store", "place"),
+    [
+        ("none", "nothing: usage is not recorded"),
+        ("sqlite:///slotgate.db", "in the file slotgate.db"),
+        ("sqlite:////var/lib/usage.db", "in the file /var/lib/usage.db"),
+        ("postgresql://me:s3cret@db:5433/usage?password=s3cret", "in postgresql://db:5433/usage"),
+        ("postgresql:///usage?host=/run/s3cret", "in postgresql:///usage"),
+    ],
+)
+def test_it_says_where_records_go_and_repeats_no_password(store: str, place: str) -> None:
+    text = explain(parsed(usage={"store": store}))
+    assert text.endswith(f"{place}\n")
+    assert "s3cret" not in text

@@ -1,0 +1,34 @@
+"""docs/llama-swap.md: what is written in its example is what the gateway reads."""
+
+import re
+from pathlib import Path
+
+from slotgate.gateway.processes.residency import RESIDENCE_S, REST_S
+from slotgate.gateway.settings import load
+from slotgate.gateway.settings.backend_checks import OF_COMMANDS
+from tests.support.paths import DOCS
+
+PAGE = (DOCS / "llama-swap.md").read_text()
+
+
+def test_the_converted_example_is_accepted(tmp_path: Path) -> None:
+    [example] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "slotgate.toml"
+    path.write_text(example)
+    settings = load(path, {})
+    assert {backend.name: (backend.load, backend.group) for backend in settings.backends} == {
+        "qwen-30b": ("demand", "gpu"),
+        "coder": ("demand", "gpu"),
+        "embed": ("start", ""),
+    }
+    assert [(group.name, group.max_loaded) for group in settings.groups] == [("gpu", 1)]
+    assert settings.models[0].aliases == ("gpt-4o",)
+
+
+def test_every_setting_of_processes_is_explained_there() -> None:
+    assert [key for key in OF_COMMANDS if f"`{key}" not in PAGE and f"{key} =" not in PAGE] == []
+
+
+def test_the_times_on_the_page_are_those_of_the_code() -> None:
+    assert f"stays for {RESIDENCE_S:g} s at least" in PAGE
+    assert (REST_S, "a minute later" in PAGE) == (60.0, True)

@@ -1,0 +1,118 @@
+"""What the relay owes to the lease and to the client, seen from the read callback."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from bench.line import CHUNKED, Line
+from slotgate.admission import Outcome
+from slotgate.gateway.http.errors import UpstreamError
+from slotgate.gateway.streaming.relay import RelayState
+from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
+from tests.gateway.streaming.test_fast_path import chunk, event
+from tests.support.notation import DONE, END
+from tests.support.sse import FrameReader, text_of
+from tests.support.virtual_time import run_virtual
+
+
+def said(line: Line) -> str:
+    """What the client was told so far."""
+    return "".join(text_of(frame) or "" for frame in FrameReader().feed(line.client.body))
+
+
+def test_what_came_with_the_end_leaves_before_the_books_are_closed() -> None:
+    async def main() -> None:
+        async with Line(keep=True) as line:
+            line.read(CHUNKED)
+            line.read(chunk(event("a")) + chunk(event("b")) + chunk(DONE) + END)
+            assert said(line) == "ab"
+            assert DONE not in line.client.body
+            await line.settle()
+            assert line.client.body.endswith(DONE)
+
+    run_virtual(main())
+
+
+def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_it() -> None:
+    async def main() -> None:
+        async with Line(keep=True) as line:
+            line.read(CHUNKED)
+            line.read(b"".join(chunk(event(text)) for text in "abcdef"))
+            assert line.frames.parsed == 1
+            assert line.meter.deltas == 6
+            await line.settle()
+            assert said(line) == "abcdef"
+
+    run_virtual(main())
+
+
+def test_the_first_token_does_not_wait_for_what_came_with_it() -> None:
+    """It is on its way before the last of the read has been looked at."""
+
+    async def main() -> None:
+        async with Line(keep=True) as line:
+            line.read(CHUNKED)
+            line.read(chunk(event("a")) + chunk(event("b")) + chunk(event("c")))
+            await line.settle()
+            kept = line.client.kept
+            assert kept is not None
+            assert [data.count(b"data: ") for data in kept] == [1, 2]
+            line.read(chunk(event("d")) + chunk(event("e")))
+            await line.settle()
+            assert [data.count(b"data: ") for data in kept] == [1, 2, 2]
+
+    run_virtual(main())
+
+
+class Unconnected:
+    """An upstream transport that has not got any further than to dial."""
+
+    def __init__(self) -> None:
+        self.connection = UpstreamConnection(asyncio.get_running_loop())
+        self.sink: Sink | None = None
+
+    def begin(self, outgoing: Outgoing, sink: Sink) -> Exchange:
+        self.sink = sink
+        self.connection.send(outgoing.head, outgoing.body, sink)
+        return Exchange(self.connection)
+
+
+@pytest.mark.parametrize("how", ["closed", "failed", "unreachable"])
+def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
+    async def main() -> None:
+        backend = Unconnected()
+        line = Line()
+        lease = line.relay._lease
+        line.relay.start(cast("UpstreamTransport", backend), Outgoing(b"POST / HTTP/1.1\r\n\r\n", ()))
+        assert lease.live
+        if how == "closed":
+            line.relay.close()
+        elif how == "failed":
+            line.relay.fail(UpstreamError("first_byte_timeout", "silence"))
+        else:
+            line.relay.ended(End.UNREACHABLE)
+            assert line.relay.error is not None
+            assert line.relay.error.retry_safe
+            assert line.relay.error.code == "upstream_unreachable"
+        assert lease.outcome is Outcome.UNUSED
+        assert line.relay.state is RelayState.FAILED
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("how", ["closed", "failed", "cut"])
+def test_a_slot_whose_backend_may_have_heard_something_is_verified(how: str) -> None:
+    async def main() -> None:
+        async with Line() as line:
+            lease = line.relay._lease
+            if how == "closed":
+                line.relay.close()
+            elif how == "failed":
+                line.relay.fail(UpstreamError("first_byte_timeout", "silence"))
+            else:
+                line.connection.connection_lost(None)
+            assert lease.outcome is Outcome.ABANDONED
+
+    run_virtual(main())

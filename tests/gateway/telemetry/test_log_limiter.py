@@ -1,0 +1,71 @@
+"""A flood of lines of one kind becomes some lines and a number; nothing is lost on the way."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from slotgate.gateway.telemetry.log_limiter import MOST, PERIOD_S, LineBudget
+from tests.support.logged import Log, logged
+from tests.support.virtual_time import run_virtual
+
+TOLD = "requests without a line of their own"
+
+
+def left_out(log: Log) -> list[dict[str, int]]:
+    return [entry["left_out"] for entry in log.of(TOLD)]
+
+
+def during(run: Callable[[LineBudget], Coroutine[Any, Any, None]]) -> list[dict[str, int]]:
+    """What was said to be left out while that ran."""
+
+    async def main() -> None:
+        await run(LineBudget())
+
+    with logged() as log:
+        run_virtual(main())
+    return left_out(log)
+
+
+def test_what_is_left_out_is_counted_by_kind_at_the_end_of_the_period() -> None:
+    async def run(budget: LineBudget) -> None:
+        written = sum(budget.allows("client_gone") for _ in range(MOST + 900))
+        assert (written, budget.allows("queue_full")) == (MOST, True)
+        await asyncio.sleep(PERIOD_S + 0.1)
+
+    assert during(run) == [{"client_gone": 900}]
+
+
+def test_a_new_period_has_lines_again() -> None:
+    async def run(budget: LineBudget) -> None:
+        for _ in range(3):
+            assert sum(budget.allows("client_gone") for _ in range(MOST + 1)) == MOST
+            await asyncio.sleep(PERIOD_S + 0.1)
+
+    assert during(run) == [{"client_gone": 1}] * 3
+
+
+def test_without_a_flood_nothing_is_said() -> None:
+    async def run(budget: LineBudget) -> None:
+        assert all(budget.allows("client_gone") for _ in range(MOST))
+        await asyncio.sleep(3 * PERIOD_S)
+
+    assert during(run) == []
+
+
+def test_the_end_of_the_process_says_what_is_left() -> None:
+    async def run(budget: LineBudget) -> None:
+        for _ in range(MOST + 7):
+            budget.allows("client_gone")
+        budget.flush()
+        budget.flush()
+
+    assert during(run) == [{"client_gone": 7}]
+
+
+def test_kinds_that_a_backend_invents_are_bounded_and_counted_together() -> None:
+    async def run(budget: LineBudget) -> None:
+        for number in range(1000):
+            budget.allows(f"code-{number}")
+        budget.flush()
+
+    assert during(run) == [{"others": 1000 - 64 - MOST}]

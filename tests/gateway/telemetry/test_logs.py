@@ -1,0 +1,127 @@
+"""What the log shows of an exception: where it came from, and no variable."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from slotgate.gateway.telemetry.logs import configure_logging
+
+
+class Output(io.StringIO):
+    """Stands in for stderr: a terminal, or a pipe."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.fixture
+def untouched() -> Iterator[None]:
+    """The root logger and structlog as they were."""
+    root = logging.getLogger()
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**configured)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.usefixtures("untouched")
+def test_a_traceback_shows_lines_and_no_variables(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Output(terminal)
+    monkeypatch.setattr(sys, "stderr", output)
+    configure_logging()
+    secret = "CANARY" * 2
+    try:
+        raise LookupError(len(secret))
+    except LookupError as error:
+        structlog.stdlib.get_logger("slotgate").error("broken", exc_info=error)
+    assert "raise LookupError(len(secret))" in output.getvalue()
+    assert secret not in output.getvalue()
+
+
+@pytest.mark.usefixtures("untouched")
+def test_no_formatter_of_a_terminal_that_shows_variables_is_used_where_one_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """structlog would take the traceback of rich, with all variables, where that package is there."""
+    monkeypatch.setattr(sys, "stderr", Output(True))
+    configure_logging()
+    [handler] = logging.getLogger().handlers
+    assert isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter)
+    renderer = handler.formatter.processors[-1]
+    assert isinstance(renderer, structlog.dev.ConsoleRenderer)
+    assert renderer._exception_formatter is structlog.dev.plain_traceback
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch, untouched: None) -> Callable[[], list[dict[str, Any]]]:
+    """What was written to a pipe since the configuration."""
+    output = Output(terminal=False)
+    monkeypatch.setattr(sys, "stderr", output)
+    configure_logging()
+    return lambda: [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def test_ours_and_theirs_look_the_same(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    structlog.stdlib.get_logger("slotgate.gateway.any").warning("ours")
+    logging.getLogger("uvicorn.error").warning("theirs %d", 1)
+    ours, theirs = lines()
+    assert ours.keys() == theirs.keys() == {"event", "level", "timestamp"}
+    assert (ours["event"], theirs["event"]) == ("ours", "theirs 1")
+    assert ours["level"] == theirs["level"] == "warning"
+    assert ours["timestamp"].endswith("Z")
+    assert theirs["timestamp"].endswith("Z")
+
+
+def test_a_traceback_of_theirs_is_text_as_well(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    try:
+        raise LookupError("why")
+    except LookupError:
+        logging.getLogger("httpx").exception("broken")
+    [line] = lines()
+    assert line["exception"].endswith("LookupError: why")
+
+
+def test_what_is_below_the_level_is_not_written(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    fresh = structlog.stdlib.get_logger("slotgate.access")
+    fresh.debug("health")
+    fresh.log(logging.DEBUG, "health")
+    logging.getLogger("httpx").info("GET")
+    fresh.log(logging.INFO, "request")
+    assert [line["event"] for line in lines()] == ["request"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(2**70, 2**70), ("\ud800", "\ud800"), ({1, 2}, "{1, 2}"), (b"x", "b'x'")],
+)
+def test_whatever_is_logged_becomes_a_line(
+    value: object, written: object, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    structlog.stdlib.get_logger("slotgate").info("odd", value=value)
+    [line] = lines()
+    assert line["value"] == written
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError(28, "full"), ValueError("closed file")])
+def test_a_log_that_is_gone_costs_the_line_and_nothing_else(
+    error: Exception, untouched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(Output):
+        def write(self, _: str) -> int:
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", Gone(terminal=False))
+    configure_logging()
+    structlog.stdlib.get_logger("slotgate").error("nobody reads this")

@@ -1,0 +1,98 @@
+"""The folder: names that stay, files that are whole, and what becomes of earlier recordings."""
+
+from pathlib import Path
+
+import pytest
+
+from slotgate.gateway.testing.cassette import (
+    Cassette,
+    CassetteError,
+    Ending,
+    Exchange,
+    RecordedRequest,
+    RecordedResponse,
+)
+from slotgate.gateway.testing.cassette.cassette import Shelf
+
+A = RecordedRequest("POST", "/v1/chat/completions", (), {"json": {"seed": 1}})
+B = RecordedRequest("GET", "/v1/models")
+
+
+def answered(request: RecordedRequest, status: int = 200) -> Exchange:
+    return Exchange(request, RecordedResponse(status, 0.0, (), (), Ending.COMPLETE, 0.0, closes=False))
+
+
+def recorded(folder: Path, *requests: RecordedRequest, status: int = 200) -> list[str]:
+    """A run that keeps an answer to each; returns all names in the folder."""
+    shelf = Shelf(folder)
+    places = [(shelf.place(request), request) for request in requests]
+    for place, request in reversed(places):  # they need not end in the order in which they began
+        shelf.keep(place, answered(request, status))
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_names_are_the_same_in_every_run_and_follow_the_order_of_asking(tmp_path: Path) -> None:
+    names = recorded(tmp_path / "one", A, B, A)
+    assert names == recorded(tmp_path / "two", A, B, A)
+    assert names == [
+        f"get-v1-models-{B.key}.json",
+        f"v1-chat-completions-{A.key}-2.json",
+        f"v1-chat-completions-{A.key}.json",
+    ]
+
+
+def test_recordings_of_a_request_come_back_in_the_order_of_asking(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    for status in range(200, 212):
+        shelf.keep(shelf.place(A), answered(A, status))
+    found = Cassette.load(tmp_path).of(A)
+    assert [exchange.response.status for exchange in found] == list(range(200, 212))
+
+
+def test_recording_again_replaces_what_was_asked_again_and_leaves_the_rest(tmp_path: Path) -> None:
+    recorded(tmp_path, A, A, A, B)
+    assert recorded(tmp_path, A, status=201) == [
+        f"get-v1-models-{B.key}.json",
+        f"v1-chat-completions-{A.key}.json",
+    ]
+    assert [each.response.status for each in Cassette.load(tmp_path).of(A)] == [201]
+    assert len(recorded(tmp_path, A, A)) == 3
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(tmp_path, A)
+    before = (tmp_path / f"v1-chat-completions-{A.key}.json").read_bytes()
+
+    def half(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(CassetteError, match="No space left"):
+        recorded(tmp_path, A, status=201)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        (f"v1-chat-completions-{A.key}.json", before)
+    ]
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CassetteError, match="no recordings"):
+        Cassette.load(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(CassetteError, match=r"broken\.json: Expecting"):
+        Cassette.load(tmp_path)
+
+
+def test_where_nothing_can_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CassetteError, match="cannot record into"):
+        Shelf(tmp_path / "file")
+
+
+def test_all_files_that_are_no_recordings_are_named_together(tmp_path: Path) -> None:
+    recorded(tmp_path, A)
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text("{")
+    with pytest.raises(CassetteError, match=r"(?s)one\.json: .*\n.*two\.json: "):
+        Cassette.load(tmp_path)

@@ -1,0 +1,86 @@
+"""A recording as text: what is written comes back, and people can read and compare it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotgate.gateway.testing.cassette.document import read_exchange, written
+from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.request import RecordedRequest
+
+ASKED = RecordedRequest("POST", "/v1/chat/completions", (), {"json": {"stream": True, "model": "é"}})
+
+
+def exchange(*reads: Read, **changes: object) -> Exchange:
+    facts: dict[str, object] = {
+        "status": 200,
+        "head_ms": 1.5,
+        "headers": (("content-type", "text/event-stream"),),
+        "reads": reads,
+        "ending": Ending.COMPLETE,
+        "end_ms": 9.0,
+        "closes": True,
+    }
+    return Exchange(ASKED, RecordedResponse(**{**facts, **changes}))  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e7).map(lambda ms: round(ms, 1)), st.binary() | st.text().map(str.encode))
+    )
+)
+def test_every_byte_and_every_border_comes_back(reads: list[tuple[float, bytes]]) -> None:
+    kept = exchange(*(Read(ms, data) for ms, data in reads))
+    assert read_exchange(written(kept)) == kept
+
+
+def test_a_read_is_a_line_with_its_time_and_its_text() -> None:
+    text = written(
+        exchange(Read(1.5, b'data: {"a":"\xe2\x80\xa8\xf0\x9f\x98\x80"}\n\n'), Read(2.0, b"\xff"))
+    ).decode()
+    assert '\n      [1.5, "data: {\\"a\\":\\"\u2028😀\\"}\\n\\n"],\n      [2.0, {"base64": "/w=="}]\n' in text
+    assert json.loads(text)["response"]["ending"] == "complete"
+
+
+def test_a_response_without_a_head_and_headers_that_repeat_come_back() -> None:
+    for kept in (
+        exchange(status=None, headers=(), ending=Ending.CUT_SHORT),
+        exchange(headers=(("a", "1"), ("a", "2"))),
+    ):
+        assert read_exchange(written(kept)) == kept
+
+
+def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
+    asked = RecordedRequest("POST", "/x", (), {"json": {"a": "\ud800"}})
+    kept = Exchange(asked, exchange().response)
+    assert read_exchange(written(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "Expecting"),
+        (b"[]", "no recording of this format"),
+        (b'{"cassette": 2}', "no recording of this format"),
+        (b'{"cassette": 1, "request": {"method": "GET", "target": "/"}}', "'response' is missing"),
+        (written(exchange()).replace(b'"reads": []', b'"reads": 7'), "wrong type"),
+        (written(exchange()).replace(b'"complete"', b'"done"'), "done"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"cassette": 1, "request": %b' % (b'{"a":' * 100_000), "nested too deep"),
+        (written(exchange(status=99_999)), "status is null or a number"),
+        (written(exchange(status="200")), "status is null or a number"),
+        (written(exchange(head_ms="1")), "head_ms: a time is a number"),
+        (written(exchange(end_ms=-1)), "end_ms: a time is a number"),
+        (written(exchange(Read(float("inf"), b""))), "reads: a time is a number"),
+        (written(exchange(headers=(("x", 1),))), "no header"),
+        (written(exchange(headers=(("x", "a\r\ny: b"),))), "no header"),
+        (written(exchange(headers=(("x", "\u2603"),))), "no header"),
+        (written(exchange(headers=(("a b", ""),))), "no header"),
+        (written(exchange(headers=(("content-length", "-5"),))), "no content-length"),
+    ],
+)
+def test_what_is_no_recording_is_said_to_be_none(text: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_exchange(text)

@@ -1,0 +1,108 @@
+"""What is held of a response on its way: bounded, for a slow client and for an answer without end."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from starlette.types import Message
+
+from slotgate.gateway.testing.cassette import Ending, RecordedRequest
+from slotgate.gateway.testing.cassette.redaction import Redaction
+from slotgate.gateway.testing.cassette.take import MAX_BEHIND_BYTES, MAX_KEPT_BYTES, Take
+from slotgate.gateway.upstream import End
+from slotgate.gateway.upstream import Exchange as UpstreamExchange
+
+pytestmark = pytest.mark.anyio
+
+MIB = bytes(1024 * 1024)
+
+
+class Connection:
+    """Stands in for the one to the upstream: says whether it would be read."""
+
+    def __init__(self) -> None:
+        self.states = ["reading"]
+
+    def pause(self) -> None:
+        self.states.append("paused")
+
+    def resume(self) -> None:
+        self.states.append("reading")
+
+
+def taken(connection: Connection, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Take:
+    take = Take()
+    take.asked(cast("UpstreamExchange", connection))
+    take.head(200, list(headers))
+    return take
+
+
+def read(take: Take, *pieces: bytes) -> None:
+    for piece in pieces:
+        take.body(piece)
+    take.read_over()
+
+
+async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -> None:
+    connection = Connection()
+    take = taken(connection)
+    sent: list[Message] = []
+    gate = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        await gate.wait()
+        sent.append(message)
+
+    relaying = asyncio.create_task(take.relay(send))
+    for _ in range(MAX_BEHIND_BYTES // len(MIB)):
+        read(take, MIB)
+    assert connection.states[-1] == "reading"
+    read(take, MIB)
+    assert connection.states[-1] == "paused"
+    gate.set()
+    async with asyncio.timeout(5):
+        while connection.states[-1] == "paused":
+            await asyncio.sleep(0)
+    take.ended(End.COMPLETE)
+    await relaying
+    assert sum(len(message.get("body", b"")) for message in sent) == MAX_BEHIND_BYTES + len(MIB)
+    assert not sent[-1].get("more_body", False)
+
+
+async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
+    take = taken(Connection())
+    lengths: list[int] = []
+
+    async def send(message: Message) -> None:
+        lengths.append(len(message.get("body", b"")))
+
+    relaying = asyncio.create_task(take.relay(send))
+    count = MAX_KEPT_BYTES // len(MIB) + 1
+    for _ in range(count):
+        assert not take.too_long
+        read(take, MIB)
+        await asyncio.sleep(0)
+    take.ended(End.COMPLETE)
+    await relaying
+    assert take.too_long
+    assert sum(lengths) == count * len(MIB)
+
+
+@pytest.mark.parametrize(
+    ("end", "headers", "ending"),
+    [
+        (End.COMPLETE, ((b"content-length", b"1"),), Ending.COMPLETE),
+        (End.CUT_SHORT, ((b"content-length", b"9"),), Ending.CUT_SHORT),
+        (End.CUT_SHORT, ((b"transfer-encoding", b"chunked"),), Ending.CUT_SHORT),
+        (End.CUT_SHORT, (), Ending.COMPLETE),
+        (End.BROKEN, (), Ending.CUT_SHORT),
+        (End.CLOSED, (), Ending.ABANDONED),
+    ],
+)
+async def test_how_it_ended_is_known(end: End, headers: Any, ending: Ending) -> None:  # noqa: ANN401
+    take = taken(Connection(), headers=headers)
+    read(take, b"a", b"b")
+    take.ended(end)
+    kept = take.exchange(RecordedRequest("GET", "/"), Redaction()).response
+    assert kept.ending is ending
+    assert [each.data for each in kept.reads] == [b"ab"]  # one read, however many pieces it brought

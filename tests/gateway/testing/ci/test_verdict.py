@@ -1,0 +1,94 @@
+"""Which requests of a CI run fail it, and how they are told."""
+
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.testing.ci.junit import junit_xml
+from slotgate.gateway.testing.ci.verdict import Verdict, in_words
+
+
+def ended(
+    status: int | None = 200, code: str | None = None, outcome: str | None = None, request_id: str = "r"
+) -> RequestContext:
+    context = RequestContext(request_id, began_at=1.0, model="m", path="/v1/chat/completions")
+    context.status, context.code, context.outcome, context.ended_at = status, code, outcome, 3.5
+    return context
+
+
+def verdict_of(*contexts: RequestContext, expected: frozenset[str] = frozenset()) -> Verdict:
+    verdict = Verdict(expected)
+    for context in contexts:
+        verdict.hear(context)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("context", "fails"),
+    [
+        (ended(), False),
+        (ended(500), True),
+        (ended(502, "upstream_unreachable"), True),
+        (ended(503, "queue_timeout"), True),
+        (ended(200, "upstream_truncated"), True),
+        (ended(404, "model_not_found"), True),
+        (ended(404, "unknown_path"), True),
+        (ended(None), True),
+        (ended(None, outcome="client_gone"), False),
+        (ended(200, outcome="client_gone"), False),
+        (ended(400, "invalid_request"), False),
+        (ended(401, "invalid_api_key"), False),
+        (ended(429, "rate_limited"), False),
+    ],
+)
+def test_what_fails_a_run(context: RequestContext, *, fails: bool) -> None:
+    assert bool(verdict_of(context).unexpected(lambda _: False)) is fails
+
+
+def test_what_the_script_asked_for_and_what_was_declared_fails_nothing() -> None:
+    verdict = verdict_of(
+        ended(500, request_id="asked-for"),
+        ended(504, "idle_timeout"),
+        ended(502, "upstream_broken", request_id="surprise"),
+        expected=frozenset({"idle_timeout"}),
+    )
+    assert [asked.id for asked in verdict.unexpected(lambda name: name == "asked-for")] == ["surprise"]
+
+
+def test_requests_for_health_are_nobodys_test() -> None:
+    health = ended()
+    health.model = None
+    assert verdict_of(health).asked == []
+
+
+def test_failures_and_what_was_unmatched_are_told_in_words() -> None:
+    verdict = verdict_of(ended(), ended(502, "upstream_broken"))
+    told = in_words(verdict, verdict.unexpected(lambda _: False), ["/completion x"])
+    assert told == (
+        "slotgate ci: 2 requests, 2 failed unexpectedly\n"
+        "  /v1/chat/completions m: 502 upstream_broken\n"
+        "  /completion x: it was not told how to answer"
+    )
+
+
+def test_what_was_said_of_a_failure_is_told_and_cannot_break_the_xml() -> None:
+    context = ended(404, "unknown_path")
+    context.message = "there is nothing at /\x00\x1b[2J\ud800<b>"
+    verdict = verdict_of(context)
+    failures = verdict.unexpected(lambda _: False)
+    suite = Xml.fromstring(junit_xml(verdict, failures, ["/\x01"]))
+    expected = "404 unknown_path, there is nothing at /??[2J?<b>"
+    assert next(suite.iter("failure")).get("message") == expected
+    assert f": {expected}" in in_words(verdict, failures, [])
+
+
+def test_junit_has_one_case_a_request_and_says_which_failed() -> None:
+    verdict = verdict_of(
+        ended(), ended(502, "upstream_broken", request_id="x"), ended(401, "invalid_api_key")
+    )
+    suite = Xml.fromstring(junit_xml(verdict, verdict.unexpected(lambda _: False), ["/completion <x>"]))
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["2: /v1/chat/completions m", "unmatched: /completion <x>"]
+    assert suite[0].get("time") == "2.500"

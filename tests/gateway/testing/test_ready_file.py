@@ -1,0 +1,36 @@
+"""A ready file is there when the server is, whole, and never of an earlier run."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from slotgate.gateway.testing.ready_file import ReadyFile
+
+
+def test_it_is_written_whole_for_its_owner_only_and_goes_with_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    with ReadyFile(path) as ready:
+        ready.write({"key": "secret"})
+        assert json.loads(path.read_text()) == {"key": "secret"}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_of_an_earlier_run_is_gone_before_the_server_is_up(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("{}")
+    with ReadyFile(path):
+        assert not path.exists()
+
+
+def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
+    with ReadyFile(tmp_path / "no" / "ready.json") as ready, pytest.raises(OSError, match="No such file"):
+        ready.write({})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_path_nothing_is_written() -> None:
+    with ReadyFile(None) as ready:
+        ready.write({"url": "x"})
