@@ -2,7 +2,7 @@
 
 20,000 events as llama-server writes them go the whole way from a read callback of the upstream connection
 to a write on the client's transport, which takes everything at once. The interpreter's own hooks count
-interpreter instructions and calls into C, so the same code gives the same counts on any machine, however busy.
+interpreter instructions and calls into C, so the same code gives the same counts on any machine, busy or not.
 When either has grown by half against what is recorded here, our own work per token has: make it less, or
 record it anew and say why.
 """
