@@ -1,8 +1,8 @@
 """The admission queue: which ticket gets which slot, decided synchronously over plain data.
 
-A *lane* holds the tickets of one model; a *gate* is a pool and the order of those who wait for it. A
-ticket waits at every gate that serves its model, and a freed slot goes to the first ticket in its
-gate's order that fits. What holds after every call:
+A `ModelQueue` holds the tickets of one model. A `PoolQueue` is one pool and the order of the tickets that
+wait for it. A ticket waits in every pool queue that serves its model. A freed slot goes to the first ticket
+in the order of its pool queue that fits. What holds after every call:
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
 I2  No slot idles while a ticket that may have it waits, but for slots held for a wide ticket.
@@ -11,7 +11,7 @@ I4  Every ticket is settled exactly once; every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
 The order is that of `admission.fair`. A ticket that comes first and needs more than there is, in slots or in
-tokens of a shared context, reserves the gate (`admission.reservation`); one that comes first and only misses
+tokens of a shared context, reserves the pool (`admission.reservation`); one that comes first and only misses
 its one slot lets nobody pass.
 
 A check and the taking of what it found are one step: nothing here awaits. Times come from `clock`.
@@ -62,7 +62,7 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gate:
+class PoolQueue:
     """A pool and those who wait for it."""
 
     pool: SlotPool
@@ -70,28 +70,28 @@ class Gate:
     reservation: Reservation = field(default_factory=Reservation)
 
 
-class Lane:
-    """The tickets of one model and the gates that they may pass."""
+class ModelQueue:
+    """The tickets of one model and the pool_queues that they may pass."""
 
-    __slots__ = ("_flows", "clock", "gates", "waiting")
+    __slots__ = ("_flows", "clock", "pool_queues", "waiting")
 
     def __init__(self) -> None:
         self.clock = WaitingClock()
-        self.gates: tuple[Gate, ...] = ()
+        self.pool_queues: tuple[PoolQueue, ...] = ()
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         """All queued tickets in the order they came: deadlines are read off its front."""
         self._flows: dict[tuple[str, Kind], Flow] = {}
 
     @property
     def pools(self) -> list[SlotPool]:
-        return [gate.pool for gate in self.gates]
+        return [pool_queue.pool for pool_queue in self.pool_queues]
 
     @property
     def admits(self) -> bool:
-        return any(gate.pool.admitting for gate in self.gates)
+        return any(pool_queue.pool.admitting for pool_queue in self.pool_queues)
 
-    def lead_to(self, gates: Iterable[Gate], now: float) -> None:
-        self.gates = tuple(gates)
+    def lead_to(self, pool_queues: Iterable[PoolQueue], now: float) -> None:
+        self.pool_queues = tuple(pool_queues)
         loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
         self.clock.stand_still(now, max(loading) if loading and not self.admits else None)
         for flow in self._flows.values():
@@ -102,7 +102,7 @@ class Lane:
         return all(pool.admitting and pool.total < demand.width for pool in self.pools)
 
     def reserved_for(self, ticket: Ticket) -> bool:
-        return any(gate.reservation.ticket is ticket for gate in self.gates)
+        return any(pool_queue.reservation.ticket is ticket for pool_queue in self.pool_queues)
 
     def flow(self, demand: Demand) -> Flow:
         return self._flows[_flow_of(demand)]
@@ -124,7 +124,7 @@ class Lane:
 
     @property
     def _orders(self) -> list[Order]:
-        return [gate.order for gate in self.gates]
+        return [pool_queue.order for pool_queue in self.pool_queues]
 
 
 def _flow_of(demand: Demand) -> tuple[str, Kind]:
@@ -142,8 +142,8 @@ class Scheduler:
         """Called after every change: `next_tick_at` may have moved."""
         self._clock = clock
         self._seq = itertools.count(1)
-        self._lanes: dict[str, Lane] = {}
-        self._gates: dict[SlotPool, Gate] = {}
+        self._model_queues: dict[str, ModelQueue] = {}
+        self._pool_queues: dict[SlotPool, PoolQueue] = {}
         self._weights: dict[str, float] = {}
         self._waiting_bytes = 0
         self._waiting_by_tenant: Counter[str] = Counter()
@@ -164,17 +164,17 @@ class Scheduler:
         """
         now = self._clock()
         pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items()}
-        self._gates = {
-            pool: self._gates.get(pool) or Gate(pool, Order(self._weights))
+        self._pool_queues = {
+            pool: self._pool_queues.get(pool) or PoolQueue(pool, Order(self._weights))
             for pool in itertools.chain.from_iterable(pools.values())
         }
-        for model in [model for model in self._lanes if not pools.get(model)]:
-            self._refuse_all(self._lanes[model], Refusal.NO_BACKEND)
-            del self._lanes[model]
+        for model in [model for model in self._model_queues if not pools.get(model)]:
+            self._refuse_all(self._model_queues[model], Refusal.NO_BACKEND)
+            del self._model_queues[model]
         for model, served in pools.items():
             if served:
-                lane = self._lanes.setdefault(model, Lane())
-                lane.lead_to((self._gates[pool] for pool in served), now)
+                model_queue = self._model_queues.setdefault(model, ModelQueue())
+                model_queue.lead_to((self._pool_queues[pool] for pool in served), now)
         self.dispatch()
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -189,8 +189,8 @@ class Scheduler:
     def drain(self) -> None:
         """Refuse what waits and whatever comes from now on; running leases go on."""
         self.draining = True
-        for lane in self._lanes.values():
-            self._refuse_all(lane, Refusal.DRAINING)
+        for model_queue in self._model_queues.values():
+            self._refuse_all(model_queue, Refusal.DRAINING)
 
     # -- a ticket's life
 
@@ -199,11 +199,11 @@ class Scheduler:
 
         Raises `Refused` when there is no place, or nothing could ever serve the demand.
         """
-        lane = self._admit(demand)
+        model_queue = self._admit(demand)
         now = self._clock()
         ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
-        ticket.counts_from = lane.clock.time(now)
-        lane.join(ticket)
+        ticket.counts_from = model_queue.clock.time(now)
+        model_queue.join(ticket)
         self._waiting_bytes += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
         try:
@@ -211,8 +211,8 @@ class Scheduler:
         except BaseException:
             self._disown(ticket)
             raise
-        if ticket.queued and (crowded := self._crowded(lane, demand)):
-            self._take_out(lane, ticket)
+        if ticket.queued and (crowded := self._crowded(model_queue, demand)):
+            self._take_out(model_queue, ticket)
             self.dispatch()
             raise self._no(Refusal.QUEUE_FULL, crowded, self.estimate_wait_s(demand.model))
         return ticket
@@ -221,16 +221,16 @@ class Scheduler:
         """The owner no longer waits. Nothing happens to a ticket that is settled."""
         if ticket.queued:
             self.withdrawn += 1
-            self._take_out(self._lanes[ticket.demand.model], ticket)
+            self._take_out(self._model_queues[ticket.demand.model], ticket)
             ticket.withdraw(None)
             self.dispatch()
 
     def dispatch(self) -> None:
         """Grant all that can be granted now."""
         now = self._clock()
-        for gate in self._gates.values():
-            if gate.reservation.ticket is not None:
-                self._review(gate, gate.reservation.ticket, now)
+        for pool_queue in self._pool_queues.values():
+            if pool_queue.reservation.ticket is not None:
+                self._review(pool_queue, pool_queue.reservation.ticket, now)
         while self._waiting_by_tenant and self._serve_one(now):
             pass
         self.on_dispatch()
@@ -242,18 +242,18 @@ class Scheduler:
         """
         now = self._clock()
         self._patient = {ticket for ticket in self._patient if now < (ticket.patient_until or 0)}
-        for lane in self._lanes.values():
-            while lane.waiting:
-                ticket = next(iter(lane.waiting.values()))
-                if now < self._due_at(lane, ticket):
+        for model_queue in self._model_queues.values():
+            while model_queue.waiting:
+                ticket = next(iter(model_queue.waiting.values()))
+                if now < self._due_at(model_queue, ticket):
                     break
-                self._refuse(lane, ticket, Refusal.QUEUE_TIMEOUT)
+                self._refuse(model_queue, ticket, Refusal.QUEUE_TIMEOUT)
         self.dispatch()
 
     def next_tick_at(self) -> float | None:
         """When `tick` has something to do if nothing else happens."""
-        times = [self._due_at(lane, ticket) for lane, ticket in self._oldest_of_lanes()]
-        changes = (gate.reservation.next_change_at() for gate in self._gates.values())
+        times = [self._due_at(model_queue, ticket) for model_queue, ticket in self._oldest_tickets()]
+        changes = (pool_queue.reservation.next_change_at() for pool_queue in self._pool_queues.values())
         times += [at for at in changes if at is not None]
         times += [ticket.patient_until for ticket in self._patient if ticket.patient_until is not None]
         return min(times, default=None)
@@ -262,7 +262,7 @@ class Scheduler:
 
     @property
     def depth(self) -> int:
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+        return sum(len(model_queue.waiting) for model_queue in self._model_queues.values())
 
     @property
     def leases(self) -> int:
@@ -274,58 +274,60 @@ class Scheduler:
         return dict(self._leases_by_tenant)
 
     def status(self) -> QueueStatus:
-        oldest = min((ticket.enqueued_at for _, ticket in self._oldest_of_lanes()), default=None)
+        oldest = min((ticket.enqueued_at for _, ticket in self._oldest_tickets()), default=None)
         oldest_s = 0.0 if oldest is None else self._clock() - oldest
         return QueueStatus(self.depth, dict(self._waiting_by_tenant), oldest_s)
 
     def waiting_since(self) -> dict[str, float]:
         """For every model that somebody waits for, since when the first of them does."""
         return {
-            model: next(iter(lane.waiting.values())).enqueued_at
-            for model, lane in self._lanes.items()
-            if lane.waiting
+            model: next(iter(model_queue.waiting.values())).enqueued_at
+            for model, model_queue in self._model_queues.items()
+            if model_queue.waiting
         }
 
     def widest(self, model: str) -> int:
         """The most slots that one request for this model could get; 0 if nothing serves it."""
-        lane = self._lanes.get(model)
-        return max((pool.total for pool in lane.pools), default=0) if lane else 0
+        model_queue = self._model_queues.get(model)
+        return max((pool.total for pool in model_queue.pools), default=0) if model_queue else 0
 
     def admits(self, model: str) -> bool:
         """Whether anything that serves the model takes requests now."""
-        lane = self._lanes.get(model)
-        return lane is not None and lane.admits
+        model_queue = self._model_queues.get(model)
+        return model_queue is not None and model_queue.admits
 
     def estimate_wait_s(self, model: str) -> float:
         """Seconds until a ticket that came now would be served, from the observed service rate."""
-        lane = self._lanes.get(model)
-        if lane is None:
+        model_queue = self._model_queues.get(model)
+        if model_queue is None:
             return _UNKNOWN_SERVICE_S
-        service = mean_service_s(lane.pools) or _UNKNOWN_SERVICE_S
-        slots = max(1, sum(pool.total for pool in lane.pools))
-        return service * (len(lane.waiting) + 1) / slots
+        service = mean_service_s(model_queue.pools) or _UNKNOWN_SERVICE_S
+        slots = max(1, sum(pool.total for pool in model_queue.pools))
+        return service * (len(model_queue.waiting) + 1) / slots
 
     def place(self, ticket: Ticket) -> tuple[int, float]:
         """The position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
 
         An estimate: as the queue stands now, and at the pool where most is behind it. O(waiting tickets).
         """
-        lane = self._lanes[ticket.demand.model]
-        flow = lane.flow(ticket.demand)
-        position = 1 + min((gate.order.ahead(flow, ticket) for gate in lane.gates), default=0)
-        service = mean_service_s(lane.pools) or _UNKNOWN_SERVICE_S
-        return position, service * position / max(1, sum(pool.total for pool in lane.pools))
+        model_queue = self._model_queues[ticket.demand.model]
+        flow = model_queue.flow(ticket.demand)
+        position = 1 + min(
+            (pool_queue.order.ahead(flow, ticket) for pool_queue in model_queue.pool_queues), default=0
+        )
+        service = mean_service_s(model_queue.pools) or _UNKNOWN_SERVICE_S
+        return position, service * position / max(1, sum(pool.total for pool in model_queue.pools))
 
     # -- mechanism
 
-    def _admit(self, demand: Demand) -> Lane:
+    def _admit(self, demand: Demand) -> ModelQueue:
         if self.draining:
             raise self._no(Refusal.DRAINING, "the gateway is shutting down", _UNKNOWN_SERVICE_S)
-        lane = self._lanes.get(demand.model)
-        if lane is None:
+        model_queue = self._model_queues.get(demand.model)
+        if model_queue is None:
             detail = f"no backend serves the model {demand.model!r}"
             raise self._no(Refusal.NO_BACKEND, detail, _UNKNOWN_SERVICE_S)
-        if lane.too_narrow_for(demand):
+        if model_queue.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
             raise self._no(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
@@ -333,12 +335,12 @@ class Scheduler:
         if limit is not None and inside >= limit:
             detail = f"this tenant may have {limit} requests at once"
             raise self._no(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
-        return lane
+        return model_queue
 
-    def _crowded(self, lane: Lane, demand: Demand) -> str | None:
+    def _crowded(self, model_queue: ModelQueue, demand: Demand) -> str | None:
         """Which bound a ticket that has to wait breaks, itself counted in."""
         limits = self.limits
-        if len(lane.waiting) > limits.max_queue:
+        if len(model_queue.waiting) > limits.max_queue:
             return f"{limits.max_queue} requests already wait for this model"
         if self._waiting_by_tenant[demand.tenant] > limits.max_queue_per_tenant:
             return f"{limits.max_queue_per_tenant} requests of this key already wait"
@@ -350,56 +352,58 @@ class Scheduler:
         self.refused[refusal] += 1
         return Refused(refusal, detail, retry_after_s)
 
-    def _review(self, gate: Gate, ticket: Ticket, now: float) -> None:
+    def _review(self, pool_queue: PoolQueue, ticket: Ticket, now: float) -> None:
         """Give a reservation up if it can come to nothing here; else let it change phase."""
-        stands_here = gate in self._lanes[ticket.demand.model].gates
-        pool = gate.pool
+        stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
+        pool = pool_queue.pool
         if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
-            gate.reservation.end()
-        gate.reservation.advance(now)
+            pool_queue.reservation.end()
+        pool_queue.reservation.advance(now)
 
     def _serve_one(self, now: float) -> bool:
-        """Settle one ticket, at the gate with most free slots where one can be: so a ticket goes where least
+        """Settle one ticket, at the pool with most free slots where one can be: so a ticket goes where least
         is going on. False if there is none."""
-        gates: Iterable[Gate] = self._gates.values()
-        if len(self._gates) > 1:
-            gates = sorted(gates, key=lambda gate: -gate.pool.free)
-        return any(self._serve(gate, now) for gate in gates)
+        pool_queues: Iterable[PoolQueue] = self._pool_queues.values()
+        if len(self._pool_queues) > 1:
+            pool_queues = sorted(pool_queues, key=lambda pool_queue: -pool_queue.pool.free)
+        return any(self._serve(pool_queue, now) for pool_queue in pool_queues)
 
-    def _serve(self, gate: Gate, now: float) -> bool:
-        """Settle one ticket at this gate; False if none can be settled here now."""
-        ticket = self._first(gate, now)
+    def _serve(self, pool_queue: PoolQueue, now: float) -> bool:
+        """Settle one ticket at this pool_queue; False if none can be settled here now."""
+        ticket = self._first(pool_queue, now)
         if ticket is None:
             return False
-        if not gate.pool.fits(ticket.demand):
-            self._refuse(self._lanes[ticket.demand.model], ticket, Refusal.NO_BACKEND)
+        if not pool_queue.pool.fits(ticket.demand):
+            self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
-        chosen = self._warmest(ticket, gate, now)
+        chosen = self._warmest(ticket, pool_queue, now)
         if chosen is None:
             return False
         self._grant(chosen, ticket)
         return True
 
-    def _warmest(self, ticket: Ticket, gate: Gate, now: float) -> Gate | None:
-        """Where a ticket that is next at this gate is served: the warmest gate at which it is next as well.
+    def _warmest(self, ticket: Ticket, pool_queue: PoolQueue, now: float) -> PoolQueue | None:
+        """Where a ticket that is next at this pool is served: at the warmest pool where it is next as well.
 
         None if it rather waits for a warm pool that is busy: for a moment, once, and only while nobody else
         could use the slot.
         """
         warmth = ticket.demand.warmth
-        mine = warmth.get(gate.pool.name, 0)
-        others = [other for other in self._lanes[ticket.demand.model].gates if other.pool.admitting]
+        mine = warmth.get(pool_queue.pool.name, 0)
+        others = [
+            other for other in self._model_queues[ticket.demand.model].pool_queues if other.pool.admitting
+        ]
         warmer = [other for other in others if warmth.get(other.pool.name, 0) > mine]
         if not warmer:
-            return gate
+            return pool_queue
         warmer.sort(key=lambda other: (-warmth[other.pool.name], -other.pool.free))
         for other in warmer:
             if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
                 return other
         worth_it = warmth[warmer[0].pool.name] - mine >= _WORTH_A_WAIT_BYTES
-        if worth_it and gate.order.waits_alone(ticket) and self._is_patient(ticket, now):
+        if worth_it and pool_queue.order.waits_alone(ticket) and self._is_patient(ticket, now):
             return None
-        return gate
+        return pool_queue
 
     def _is_patient(self, ticket: Ticket, now: float) -> bool:
         if ticket.patient_until is None:
@@ -407,32 +411,32 @@ class Scheduler:
             self._patient.add(ticket)
         return now < ticket.patient_until
 
-    def _first(self, gate: Gate, now: float) -> Ticket | None:
-        """The ticket to settle next at this gate: it fits here, or it never will anywhere.
+    def _first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
+        """The ticket to settle next at this pool_queue: it fits here, or it never will anywhere.
 
-        The gate is reserved for a wide ticket on the way.
+        The pool_queue is reserved for a wide ticket on the way.
         """
-        pool, reserved_for = gate.pool, gate.reservation.ticket
+        pool, reserved_for = pool_queue.pool, pool_queue.reservation.ticket
         if reserved_for is not None and pool.admitting and pool.fits(reserved_for.demand):
             return reserved_for
-        if gate.reservation.holds or not pool.admitting:
+        if pool_queue.reservation.holds or not pool.admitting:
             return None
-        for ticket in gate.order.heads():
-            width, lane = pool.width_of(ticket.demand), self._lanes[ticket.demand.model]
-            if pool.fits(ticket.demand) or lane.too_narrow_for(ticket.demand):
+        for ticket in pool_queue.order.heads():
+            width, model_queue = pool.width_of(ticket.demand), self._model_queues[ticket.demand.model]
+            if pool.fits(ticket.demand) or model_queue.too_narrow_for(ticket.demand):
                 return ticket
             if width == 1 and pool.has_room(ticket.demand):
                 break
-            if width <= pool.total and reserved_for is None and not lane.reserved_for(ticket):
-                gate.reservation.begin(ticket, now)
+            if width <= pool.total and reserved_for is None and not model_queue.reserved_for(ticket):
+                pool_queue.reservation.begin(ticket, now)
                 break
         return None
 
-    def _grant(self, gate: Gate, ticket: Ticket) -> None:
-        demand, pool = ticket.demand, gate.pool
-        lane = self._lanes[demand.model]
-        charge = gate.order.charge(lane.flow(demand), demand.cost)
-        self._take_out(lane, ticket)
+    def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
+        demand, pool = ticket.demand, pool_queue.pool
+        model_queue = self._model_queues[demand.model]
+        charge = pool_queue.order.charge(model_queue.flow(demand), demand.cost)
+        self._take_out(model_queue, ticket)
         lease = Lease(
             demand,
             pool_name=pool.name,
@@ -460,31 +464,35 @@ class Scheduler:
             if ticket.lease is not None:
                 ticket.lease.release(Outcome.UNUSED)
 
-    def _take_out(self, lane: Lane, ticket: Ticket) -> None:
+    def _take_out(self, model_queue: ModelQueue, ticket: Ticket) -> None:
         """The ticket waits no longer."""
         self._patient.discard(ticket)
-        lane.leave(ticket)
-        for gate in lane.gates:
-            if gate.reservation.ticket is ticket:
-                gate.reservation.end()
+        model_queue.leave(ticket)
+        for pool_queue in model_queue.pool_queues:
+            if pool_queue.reservation.ticket is ticket:
+                pool_queue.reservation.end()
         self._waiting_bytes -= ticket.demand.body_bytes
         _less(self._waiting_by_tenant, ticket.demand.tenant)
 
-    def _refuse(self, lane: Lane, ticket: Ticket, refusal: Refusal) -> None:
+    def _refuse(self, model_queue: ModelQueue, ticket: Ticket, refusal: Refusal) -> None:
         self.refused[refusal] += 1
-        self._take_out(lane, ticket)
+        self._take_out(model_queue, ticket)
         ticket.withdraw(refusal)
 
-    def _refuse_all(self, lane: Lane, refusal: Refusal) -> None:
-        for ticket in list(lane.waiting.values()):
-            self._refuse(lane, ticket, refusal)
+    def _refuse_all(self, model_queue: ModelQueue, refusal: Refusal) -> None:
+        for ticket in list(model_queue.waiting.values()):
+            self._refuse(model_queue, ticket, refusal)
 
-    def _oldest_of_lanes(self) -> list[tuple[Lane, Ticket]]:
-        return [(lane, next(iter(lane.waiting.values()))) for lane in self._lanes.values() if lane.waiting]
+    def _oldest_tickets(self) -> list[tuple[ModelQueue, Ticket]]:
+        return [
+            (model_queue, next(iter(model_queue.waiting.values())))
+            for model_queue in self._model_queues.values()
+            if model_queue.waiting
+        ]
 
-    def _due_at(self, lane: Lane, ticket: Ticket) -> float:
+    def _due_at(self, model_queue: ModelQueue, ticket: Ticket) -> float:
         """When its wait is over."""
-        return lane.clock.when(ticket.counts_from + self.limits.queue_timeout_s)
+        return model_queue.clock.when(ticket.counts_from + self.limits.queue_timeout_s)
 
 
 def _less(counts: Counter[str], tenant: str) -> None:

@@ -46,7 +46,7 @@ class Ticket:
         """Its number in the order of arrival."""
         self.enqueued_at = enqueued_at
         self.counts_from = enqueued_at
-        """The same by the clock of its lane, which stands still while the model loads."""
+        """The same by the clock of its, which stands still while the model loads."""
         self.on_settled = on_settled
         self.patient_until: float | None = None
         """How long it declines a cold slot, once it was offered one."""

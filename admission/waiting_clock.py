@@ -1,6 +1,6 @@
-"""The clock by which the waits of a lane are counted: it stands still while the model loads.
+"""The clock by which the waits of a model's queue are counted: it stands still while the model loads.
 
-Until a moment that is known beforehand, so that no wait is for ever. All waits of a lane stand still
+Until a moment that is known beforehand, so that no wait is for ever. All waits of a queue stand still
 together: whoever came first is also due first.
 
 This module never awaits and reads no clock.

@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Nanoseconds until now, or between two moments."""
+    """Nanoseconds until now, or between two hooks."""
 
     ran_ns: int = 0
     waited_ns: int = 0

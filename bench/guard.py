@@ -70,11 +70,11 @@ async def count(number: int = EVENTS) -> tuple[Work, int]:
         for read in reads[:_RARE]:  # the response begins, and the template is learnt
             line.read(read)
             await line.settle()
-        measured = -line.meter.deltas
+        measured = -line.token_usage.deltas
         with counted() as counts:
             for read in reads[_RARE:]:
                 line.read(read)
-        measured += line.meter.deltas
+        measured += line.token_usage.deltas
     return Work(counts["opcode"] / measured, counts["c_call"] / measured), line.client.pieces
 
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from slotgate.admission import Demand, Lease
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.server.chunk_writer import ChunkWriter
 from slotgate.gateway.streaming.buffer_budget import BufferBudget
@@ -46,7 +46,7 @@ class Line:
         """`keep`: what the client gets. `direct`: whether the server offers a plain write."""
         loop = asyncio.get_running_loop()
         self.client = Client(keep=keep, taken=taken)
-        self.meter = Meter()
+        self.token_usage = TokenUsage()
         self.out = Downstream(
             self.client.send,
             loop,
@@ -57,8 +57,8 @@ class Line:
             merge=True,
             writer=self.client.writer if direct else None,
         )
-        dialect = ChatDialect(Identity("chatcmpl-1", 1, "public"), self.meter, FrameOptions())
-        self.frames = Frames(dialect, self.out, self.meter, loop.time)
+        dialect = ChatDialect(Identity("chatcmpl-1", 1, "public"), self.token_usage, FrameOptions())
+        self.frames = Frames(dialect, self.out, self.token_usage, loop.time)
         self.relay = Relay(
             Lease(
                 Demand("t", "public"),

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from slotgate.gateway.settings import Settings
-    from slotgate.gateway.settings import Usage as UsageSettings
+    from slotgate.gateway.settings import Settings, UsageSettings
 
 USAGE_ERROR = 2
 

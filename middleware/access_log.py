@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotgate.gateway.http.context import RequestContext, context_of
 from slotgate.gateway.http.errors import ClientGone
-from slotgate.gateway.telemetry.log_limiter import LineBudget
+from slotgate.gateway.telemetry.log_limiter import LogLimiter
 
 __all__ = ["AccessLog"]
 
@@ -31,12 +31,12 @@ class AccessLog:
     """A client that left is an outcome, logged at the level of any other (499), and goes no further."""
 
     def __init__(
-        self, app: ASGIApp, on_end: Callable[[RequestContext], None], line_budget: LineBudget
+        self, app: ASGIApp, on_end: Callable[[RequestContext], None], log_limiter: LogLimiter
     ) -> None:
         """`on_end` is told of every request that has ended. It must not raise."""
         self._app = app
         self._on_end = on_end
-        self._line_budget = line_budget
+        self._line_budget = log_limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slotgate.admission import QueueLimits, Scheduler, SlotPool
 from slotgate.gateway.admin.metrics import Metrics
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.http.context import RequestContext
 from tests.support.paths import ROOT
 
@@ -24,7 +24,7 @@ def metrics() -> dict[str, set[str]]:
     """All series of a gateway in which everything has happened once, with their labels."""
     scheduler = Scheduler(QueueLimits(1, 1, 1, 1), lambda: 0.0)
     scheduler.route({"m": [SlotPool("gpu0", 1)]})
-    made = Metrics(scheduler, LiveAnswers(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
+    made = Metrics(scheduler, InFlight(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
     for context in (
         RequestContext("1", 0.0, model="m", code="rate_limited", status=429),
         RequestContext("2", 0.0, model="m", code="upstream_broken", status=502),

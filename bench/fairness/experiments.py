@@ -127,19 +127,19 @@ class Arrival:
 
     slots: int
     waits: tuple[float, ...]
-    """Of newcomers that came at different moments."""
+    """Of newcomers that came at different hooks."""
     in_line: float
     """What the longest wait would be if all were served in the order in which they came."""
 
 
-def newcomers(slots: int, *, moments: int = 25, longest_s: float = 20.0) -> Arrival:
+def newcomers(slots: int, *, hooks: int = 25, longest_s: float = 20.0) -> Arrival:
     waits, in_line = [], []
-    for moment in range(moments):
+    for moment in range(hooks):
         chance, simulation = random.Random(moment), Simulation(SlotPool("gpu", slots))
         crowd = [
             simulation.submit("crowd", seconds=longest_s * chance.uniform(0.25, 1)) for _ in range(CROWD)
         ]
-        simulation.run(longest_s * (1 + moment / moments))
+        simulation.run(longest_s * (1 + moment / hooks))
         newcomer = simulation.submit("newcomer", seconds=longest_s)
         waiting = sum(request.seconds for request in crowd if not request.granted)
         in_line.append(waiting / slots / longest_s)

@@ -32,7 +32,7 @@ Promised: within 3 % of the share that the weights give.
 ## A crowd delays nobody else
 
 {CROWD:,} requests of one tenant wait. Another tenant's first request comes, at
-{len(arrivals[0].waits)} different moments. Waits are in service times of the longest request.
+{len(arrivals[0].waits)} different hooks. Waits are in service times of the longest request.
 Promised: at most one.
 
 {_arrival_table(arrivals)}

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
-from slotgate.gateway.admin.live_status import Board
+from slotgate.gateway.admin.live_status import LiveStatus
 from slotgate.gateway.admin.orders import Orders
 from slotgate.gateway.admin.page_files import Pages
 from slotgate.gateway.auth.operators import Operators
@@ -19,7 +19,7 @@ __all__ = ["Console"]
 class Console:
     operators: Operators
     """Who is let in."""
-    board: Board
+    board: LiveStatus
     """What they see."""
     pages: Pages
     """What they see it on."""
@@ -27,4 +27,4 @@ class Console:
     @classmethod
     def of(cls, fleet: Fleet, orders: Orders | None = None) -> Self:
         """Nobody is let in yet."""
-        return cls(Operators(None, asyncio.get_running_loop().time), Board(fleet, orders), Pages())
+        return cls(Operators(None, asyncio.get_running_loop().time), LiveStatus(fleet, orders), Pages())

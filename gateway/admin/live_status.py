@@ -19,13 +19,13 @@ import orjson
 
 from slotgate.gateway.admin.orders import Orders
 from slotgate.gateway.admin.rates import SPAN_S, SPANS, Rates
-from slotgate.gateway.admin.slot_view import Cells, Held
+from slotgate.gateway.admin.slot_view import Held, SlotView
 from slotgate.gateway.admin.status import live_requests, status_of
 from slotgate.gateway.backends.fleet import Fleet
-from slotgate.gateway.forwarding.in_flight import Cuttable
+from slotgate.gateway.forwarding.in_flight import Cancellable
 from slotgate.gateway.http.errors import CapacityError
 
-__all__ = ["MOST_VIEWERS", "PERIOD_S", "Board", "Viewer"]
+__all__ = ["MOST_VIEWERS", "PERIOD_S", "LiveStatus", "Subscriber"]
 
 PERIOD_S: Final = 0.5
 MOST_VIEWERS: Final = 64
@@ -33,10 +33,10 @@ _MOST_REQUESTS: Final = 50
 """Of those under way, and of those that have ended, that one frame tells."""
 
 
-class Viewer:
+class Subscriber:
     """One who looks. `on_close` is called when there is nothing more to see."""
 
-    def __init__(self, board: Board, on_close: Callable[[], None]) -> None:
+    def __init__(self, board: LiveStatus, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
         self._board = board
         self._seen = -1
@@ -55,7 +55,7 @@ class Viewer:
         self._news.set()
 
 
-class Board:
+class LiveStatus:
     """Belongs to the running event loop. `start` begins the ten minutes, `stop` ends everything."""
 
     def __init__(self, fleet: Fleet, orders: Orders | None = None) -> None:
@@ -66,17 +66,17 @@ class Board:
         self._orders = orders
         self._loop = asyncio.get_running_loop()
         self._rates = Rates(self._loop.time())
-        self._cells = Cells()
+        self._cells = SlotView()
         self._picture: dict[str, Any] = {}
         self._whole = b""
-        self._viewers: set[Viewer] = set()
+        self._viewers: set[Subscriber] = set()
         self._told_ended = 0
         self._told_span = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Board {len(self._viewers)} viewers, {self.ticks} ticks>"
+        return f"<LiveStatus {len(self._viewers)} viewers, {self.ticks} ticks>"
 
     def start(self) -> None:
         self._fleet.live.on_end = self._answer_ended
@@ -96,13 +96,13 @@ class Board:
             viewer.on_close()
 
     @contextmanager
-    def viewing(self, on_close: Callable[[], None]) -> Iterator[Viewer]:
+    def viewing(self, on_close: Callable[[], None]) -> Iterator[Subscriber]:
         """Raises `CapacityError`: 503 once the gateway stops, 429 where enough look already."""
         if self._closed:
             raise CapacityError(503, "draining", "the gateway is shutting down")
         if len(self._viewers) >= MOST_VIEWERS:
             raise CapacityError(429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0)
-        viewer = Viewer(self, on_close)
+        viewer = Subscriber(self, on_close)
         self._viewers.add(viewer)
         if len(self._viewers) == 1:
             self._tick()
@@ -166,5 +166,5 @@ class Board:
         status["rates"] = {"tokens_per_s": self._rates.tokens_per_s(now)}
         return status
 
-    def _answer_ended(self, answer: Cuttable, began_at: float) -> None:
+    def _answer_ended(self, answer: Cancellable, began_at: float) -> None:
         self._rates.ended(answer, began_at, self._loop.time())

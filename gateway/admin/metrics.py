@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from slotgate.admission import Scheduler
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.http.context import RequestContext
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -57,9 +57,7 @@ class _Series(NamedTuple):
 class Metrics:
     """Of one gateway; `observe` is told of every request that has ended."""
 
-    def __init__(
-        self, scheduler: Scheduler, live: LiveAnswers, backends: Callable[[], list[Backend]]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, live: InFlight, backends: Callable[[], list[Backend]]) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._series: dict[tuple[str, str], _Series] = {}
         histogram = partial(Histogram, namespace="slotgate", registry=self.registry)
@@ -154,9 +152,7 @@ class Metrics:
 class _Now(Collector):
     """The state of slots, queue and backends at the moment of the question."""
 
-    def __init__(
-        self, scheduler: Scheduler, live: LiveAnswers, backends: Callable[[], list[Backend]]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, live: InFlight, backends: Callable[[], list[Backend]]) -> None:
         self._scheduler = scheduler
         self._live = live
         self._backends = backends
@@ -196,7 +192,9 @@ class _Now(Collector):
             leases.add_metric(("",), 0)
         yield leases
         yield GaugeMetricFamily(
-            "slotgate_requests_in_flight", "Requests at the doors that take a slot.", len(self._live.contexts)
+            "slotgate_requests_in_flight",
+            "Requests at the endpoints that take a slot.",
+            len(self._live.contexts),
         )
 
 

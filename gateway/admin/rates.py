@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from slotgate.gateway.forwarding.in_flight import Cuttable
+from slotgate.gateway.forwarding.in_flight import Cancellable
 
 __all__ = ["SPANS", "SPAN_S", "Rates"]
 
@@ -55,18 +55,18 @@ class Seen:
 class Rates:
     def __init__(self, now: float) -> None:
         self._spans: deque[Span] = deque([Span(_number(now))], maxlen=SPANS)
-        self._seen: dict[Cuttable, Seen] = {}
+        self._seen: dict[Cancellable, Seen] = {}
 
     def __repr__(self) -> str:
         return f"<Rates {self._spans[-1]!r}, {len(self._seen)} answers>"
 
-    def look(self, answers: Iterable[tuple[Cuttable, float]], now: float) -> None:
+    def look(self, answers: Iterable[tuple[Cancellable, float]], now: float) -> None:
         """Count what has been added to the answers under way; each with when its request began."""
         span = self._now(now)
         for answer, began_at in answers:
             self._count(span, answer, began_at)
 
-    def ended(self, answer: Cuttable, began_at: float, now: float) -> None:
+    def ended(self, answer: Cancellable, began_at: float, now: float) -> None:
         """Count the rest of an answer that is over."""
         self._count(self._now(now), answer, began_at)
         self._seen.pop(answer, None)
@@ -88,7 +88,7 @@ class Rates:
         *over, current = [span for span in self._spans if span.number >= number] or [self._spans[-1]]
         return [*(span.shown(SPAN_S) for span in over), current.shown(now % SPAN_S)]
 
-    def _count(self, span: Span, answer: Cuttable, began_at: float) -> None:
+    def _count(self, span: Span, answer: Cancellable, began_at: float) -> None:
         progress = answer.progress()
         seen = self._seen.setdefault(answer, Seen())
         span.tokens += max(0, progress.tokens - seen.tokens)

@@ -15,7 +15,7 @@ from slotgate.admission import Lease, SlotPool
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.http.context import RequestContext
 
-__all__ = ["Cells"]
+__all__ = ["SlotView"]
 
 Held = Mapping[Lease, tuple[RequestContext, Progress]]
 """Whose lease it is."""
@@ -31,7 +31,7 @@ class Occupant:
 
 
 @dataclass(slots=True)
-class Cells:
+class SlotView:
     """The rows of all backends, by the names of their pools."""
 
     _rows: dict[str, list[Hashable | None]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The table of what the gateway serves in front of a backend: every public path, in one place.
 
-A door says where a request goes, what its body looks like, in which dialect it streams, and how a whole
+An endpoint says where a request goes, what its body looks like, in which dialect it streams, and how a whole
 answer is put under the gateway's name. The routes, and the tests of all routes, are made from this table.
 """
 
@@ -20,11 +20,11 @@ from slotgate.gateway.api.dialects import (
     TextDialect,
     TranscriptionDialect,
 )
-from slotgate.gateway.api.prompt_prefix import messages_trail, text_trail
+from slotgate.gateway.api.prompt_prefix import messages_prefix, text_prefix
 from slotgate.gateway.api.request import BodyShape
 from slotgate.gateway.http.errors import ClientError, UpstreamError
 
-__all__ = ["DOORS", "Door", "count_texts"]
+__all__ = ["ENDPOINTS", "Endpoint", "count_texts"]
 
 Json = dict[str, Any]
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
@@ -62,7 +62,7 @@ def _leave(_: Json | list[Any], __: Identity) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     name: str
     paths: tuple[str, ...]
     """Where clients find it; the first is what the backend is asked."""
@@ -151,13 +151,13 @@ def _documents(parsed: Json) -> int:
 
 _EMBEDS = BodyShape(pieces=_inputs)
 
-DOORS = (
-    Door(
+ENDPOINTS = (
+    Endpoint(
         "chat",
         ("/v1/chat/completions", "/chat/completions"),
         BodyShape(
             check=_check_messages,
-            trail=messages_trail,
+            prefix=messages_prefix,
             count_names=_COUNTS,
             limit_names=_LIMITS,
             streams=True,
@@ -167,12 +167,12 @@ DOORS = (
         id_prefix="chatcmpl-",
         stamp=_stamp_all,
     ),
-    Door(
+    Endpoint(
         "completions",
         ("/v1/completions", "/completions"),
         BodyShape(
             pieces=_prompts,
-            trail=text_trail,
+            prefix=text_prefix,
             count_names=_COUNTS,
             limit_names=_LIMITS,
             streams=True,
@@ -182,12 +182,12 @@ DOORS = (
         id_prefix="cmpl-",
         stamp=_stamp_all,
     ),
-    Door(
+    Endpoint(
         "responses",
         ("/v1/responses",),
         BodyShape(
             check=_needs("input"),
-            trail=messages_trail,
+            prefix=messages_prefix,
             count_names=_COUNTS,
             limit_names=(*_LIMITS[:2], "max_output_tokens", "max_tokens"),
             own_limit="max_output_tokens",
@@ -195,28 +195,28 @@ DOORS = (
         ),
         ResponsesDialect,
     ),
-    Door(
+    Endpoint(
         "messages",
         ("/v1/messages",),
-        BodyShape(check=_check_messages, trail=messages_trail, limit_names=("max_tokens",), streams=True),
+        BodyShape(check=_check_messages, prefix=messages_prefix, limit_names=("max_tokens",), streams=True),
         MessagesDialect,
         id_prefix="msg_",
         numbered=False,
         stamp=_stamp_message,
     ),
-    Door(
+    Endpoint(
         "count_tokens",
         ("/v1/messages/count_tokens",),
         BodyShape(check=_check_messages),
         takes_slot=False,
         stamp=_leave,
     ),
-    Door(
+    Endpoint(
         "native",
         ("/completion",),
         BodyShape(
             pieces=_prompts,
-            trail=text_trail,
+            prefix=text_prefix,
             count_names=_COUNTS,
             limit_names=_LIMITS,
             own_limit="n_predict",
@@ -224,32 +224,34 @@ DOORS = (
         ),
         NativeDialect,
     ),
-    Door(
+    Endpoint(
         "infill",
         ("/infill",),
         BodyShape(
-            trail=text_trail, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
+            prefix=text_prefix, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
         ),
         NativeDialect,
     ),
-    Door("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS, numbered=False),
-    Door("embedding", ("/embedding",), BodyShape(pieces=_native_inputs), numbered=False),
-    Door(
+    Endpoint("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS, numbered=False),
+    Endpoint("embedding", ("/embedding",), BodyShape(pieces=_native_inputs), numbered=False),
+    Endpoint(
         "rerank",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
         BodyShape(check=_needs("query"), pieces=_documents),
         numbered=False,
     ),
-    Door("tokenize", ("/tokenize",), BodyShape(check=_needs("content")), takes_slot=False, stamp=_leave),
-    Door("detokenize", ("/detokenize",), BodyShape(check=_needs("tokens")), takes_slot=False, stamp=_leave),
-    Door(
+    Endpoint("tokenize", ("/tokenize",), BodyShape(check=_needs("content")), takes_slot=False, stamp=_leave),
+    Endpoint(
+        "detokenize", ("/detokenize",), BodyShape(check=_needs("tokens")), takes_slot=False, stamp=_leave
+    ),
+    Endpoint(
         "apply_template",
         ("/apply-template",),
         BodyShape(check=_check_messages),
         takes_slot=False,
         stamp=_leave,
     ),
-    Door(
+    Endpoint(
         "transcriptions",
         ("/v1/audio/transcriptions",),
         BodyShape(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),

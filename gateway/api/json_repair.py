@@ -1,4 +1,4 @@
-"""The data of one event as JSON: as it stands, or mended.
+"""The data of one event as JSON: as it stands, or parse_lenient.
 
 Backends write what strict JSON refuses: a token that ends in the middle of a character, half a surrogate
 pair, NaN, raw control bytes. Such data is read as far as it can be understood, with U+FFFD for the rest.
@@ -13,7 +13,7 @@ import orjson
 
 from slotgate.gateway.api.chunks import Chunk
 
-__all__ = ["document", "mended", "parsed"]
+__all__ = ["document", "parse_lenient", "parsed"]
 
 _surrogates = re.compile(
     r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -35,7 +35,7 @@ def parsed(payload: bytes) -> Chunk | None:
     return value if isinstance(value, dict) else None
 
 
-def mended(payload: bytes) -> Chunk | None:
+def parse_lenient(payload: bytes) -> Chunk | None:
     """The same, of data that need not be strict JSON."""
     text = _surrogates.sub(lambda found: found[1] or "\\ufffd", payload.decode(errors="replace"))
     try:

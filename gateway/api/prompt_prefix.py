@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Trail", "messages_trail", "text_trail"]
+__all__ = ["PromptPrefix", "messages_prefix", "text_prefix"]
 
 _BEGINNINGS = 64
 """Of one prompt, the longest ones."""
@@ -26,32 +26,32 @@ _LOOKED_AT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class PromptPrefix:
     beginnings: tuple[tuple[bytes, int], ...] = ()
     """(hash, bytes up to there), the shortest first."""
     session: bytes = b""
 
 
-def messages_trail(parsed: Mapping[str, Any], session: bytes = b"") -> Trail:
+def messages_prefix(parsed: Mapping[str, Any], session: bytes = b"") -> PromptPrefix:
     """Of a request with a list of messages. What is rendered before them belongs to the first."""
     head = [parsed.get(name) for name in ("tools", "system", "instructions")]
     listed = parsed.get("messages", parsed.get("input"))
     parts = listed if isinstance(listed, list) else [listed]
-    return _trail(_dumped(head), map(_dumped, parts), session)
+    return _prefix_of(_dumped(head), map(_dumped, parts), session)
 
 
-def text_trail(parsed: Mapping[str, Any], session: bytes = b"") -> Trail:
+def text_prefix(parsed: Mapping[str, Any], session: bytes = b"") -> PromptPrefix:
     """Of a request with one text."""
     text = parsed.get("prompt", parsed.get("input_prefix"))
     if not isinstance(text, str):
-        return Trail(session=session)
+        return PromptPrefix(session=session)
     starts = range(0, len(text) - _BLOCK_CHARACTERS + 1, _BLOCK_CHARACTERS)
     blocks = (text[start : start + _BLOCK_CHARACTERS].encode(errors="replace") for start in starts)
-    return _trail(b"", blocks, session)
+    return _prefix_of(b"", blocks, session)
 
 
-def _trail(head: bytes, parts: Iterable[bytes], session: bytes) -> Trail:
-    return Trail(tuple(_beginnings(head, islice(parts, _LOOKED_AT_PARTS)))[-_BEGINNINGS:], session)
+def _prefix_of(head: bytes, parts: Iterable[bytes], session: bytes) -> PromptPrefix:
+    return PromptPrefix(tuple(_beginnings(head, islice(parts, _LOOKED_AT_PARTS)))[-_BEGINNINGS:], session)
 
 
 def _beginnings(head: bytes, parts: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import orjson
 
 from slotgate.gateway.api.json_splice import splice
-from slotgate.gateway.api.prompt_prefix import Trail
+from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import ClientError
 
@@ -83,7 +83,9 @@ class BodyShape:
     usage_on_demand: bool = False
     """Whether the protocol has `stream_options.include_usage`."""
 
-    trail: Callable[[Mapping[str, Any], bytes], Trail] = lambda _, session: Trail(session=session)
+    prefix: Callable[[Mapping[str, Any], bytes], PromptPrefix] = lambda _, session: PromptPrefix(
+        session=session
+    )
     """The beginnings of the prompt, to find the backend that knows the longest of them."""
     bytes_per_token: int = 4
     """For estimates."""

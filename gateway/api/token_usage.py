@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Meter"]
+__all__ = ["TokenUsage"]
 
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
@@ -22,7 +22,7 @@ _MOST_TOKENS = 1 << 53
 """A greater count is none: sums of such could not be written as JSON."""
 
 
-class Meter:
+class TokenUsage:
     __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "parts", "prompt_tokens")
 
     def __init__(self, parts: int = 1) -> None:
@@ -35,7 +35,7 @@ class Meter:
 
     def __repr__(self) -> str:
         sign = "" if self.exact else "~"
-        return f"<Meter {sign}{self.prompt_tokens}+{self.completed} tokens>"
+        return f"<TokenUsage {sign}{self.prompt_tokens}+{self.completed} tokens>"
 
     @property
     def completed(self) -> int:
@@ -67,7 +67,7 @@ class Meter:
             return
         for part in answer:
             if isinstance(part, dict):
-                one = Meter()
+                one = TokenUsage()
                 one.read(part)
                 self.prompt_tokens += one.prompt_tokens
                 self.cached_tokens += one.cached_tokens

@@ -28,15 +28,15 @@ from slotgate.gateway.admin.handlers.pages import Page, Redirect, StaticFile
 from slotgate.gateway.admin.handlers.session import SessionState, SignIn, SignOut
 from slotgate.gateway.admin.handlers.usage import UsageTotals
 from slotgate.gateway.admin.orders import Operations, Orders
-from slotgate.gateway.api.endpoints import DOORS, Door
-from slotgate.gateway.api.request_reader import Reader
+from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
+from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.handlers.cancel import CancelRequest
 from slotgate.gateway.handlers.generate import Generate
 from slotgate.gateway.handlers.health import Health, Ready
 from slotgate.gateway.handlers.models import ListModels, OneModel
 from slotgate.gateway.handlers.native_status import Props, Slots
-from slotgate.gateway.handlers.without_slot import Ask
+from slotgate.gateway.handlers.without_slot import WithoutSlot
 from slotgate.gateway.http.by_method import ByMethod, unknown_path
 from slotgate.gateway.http.context import Caller
 from slotgate.gateway.settings import Settings
@@ -50,7 +50,7 @@ PUBLIC_PATHS = frozenset({"/health", "/ready"})
 START = "/"
 """Needs none either, and leads to the playground."""
 PLAYGROUND = "/v1/chat/completions"
-"""The door behind which the playground asks."""
+"""The endpoint behind which the playground asks."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
 OPERATOR_PREFIXES = ("/admin", "/metrics")
@@ -75,14 +75,14 @@ def routes(
     operations: Operations | None = None,
     console: Console | None = None,
 ) -> list[Route]:
-    reader = Reader(settings.server)
+    reader = RequestReader(settings.server)
     if console is None:
         console = Console.of(fleet)
         console.operators.change(keys.operator)
 
-    def endpoint(door: Door) -> ByMethod:
-        kind = Generate if door.takes_slot else Ask
-        return ByMethod(POST=kind(settings, fleet, door, reader))
+    def handler_of(endpoint: Endpoint) -> ByMethod:
+        kind = Generate if endpoint.takes_slot else WithoutSlot
+        return ByMethod(POST=kind(settings, fleet, endpoint, reader))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     for_operators: list[Route] = []
@@ -90,7 +90,12 @@ def routes(
         for_operators += _operators(settings, fleet, operations or Operations(), console, reader)
         for_operators += _pages(console)
     return [
-        *(Route(path, served) for door in DOORS for served in (endpoint(door),) for path in door.paths),
+        *(
+            Route(path, served)
+            for endpoint in ENDPOINTS
+            for served in (handler_of(endpoint),)
+            for path in endpoint.paths
+        ),
         Route("/v1/requests/{id}/cancel", ByMethod(POST=CancelRequest(fleet.live))),
         *_native_status(settings, fleet),
         Route("/v1/models", models),
@@ -103,7 +108,7 @@ def routes(
 
 
 def _operators(
-    settings: Settings, fleet: Fleet, operations: Operations, console: Console, reader: Reader
+    settings: Settings, fleet: Fleet, operations: Operations, console: Console, reader: RequestReader
 ) -> list[Route]:
     def route(path: str, **endpoints: ASGIApp) -> Route:
         guarded = {
@@ -114,7 +119,7 @@ def _operators(
 
     stall_timeout_s = settings.streaming.client_stall_timeout_s
     events = Events(console.board, console.operators, stall_timeout_s=stall_timeout_s)
-    [chat] = [door for door in DOORS if PLAYGROUND in door.paths]
+    [chat] = [endpoint for endpoint in ENDPOINTS if PLAYGROUND in endpoint.paths]
     return [
         route("/metrics", GET=PrometheusText(fleet.metrics)),
         route("/admin/status", GET=Status(fleet, operations.orders)),
@@ -173,7 +178,7 @@ def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
     layers: list[Layer] = [RequestId]
     if (trace := fleet.trace) is not None:
         layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
-    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.line_budget))
+    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.log_limiter))
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)

@@ -16,7 +16,7 @@ from slotgate.gateway.admin.console import Console
 from slotgate.gateway.admin.orders import Operations, Orders, ReloadReport
 from slotgate.gateway.app.application import Keys, build_app
 from slotgate.gateway.backends.fleet import Fleet
-from slotgate.gateway.settings import Backend, Settings, check_isolation_goes_on
+from slotgate.gateway.settings import BackendSettings, Settings, check_isolation_goes_on
 
 __all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
 
@@ -107,7 +107,7 @@ class LiveGateway:
         return build_app(settings, self._fleet, keys, operations, self._console)
 
 
-def _commands(settings: Settings) -> dict[str, Backend]:
+def _commands(settings: Settings) -> dict[str, BackendSettings]:
     return {entry.name: entry for entry in settings.backends if entry.command}
 
 

@@ -22,16 +22,16 @@ from slotgate.gateway.auth.keys import KeyRing
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.context import Caller, TenantIdentity
 from slotgate.gateway.processes.loader import Loader
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import ListenError, Server
 from slotgate.gateway.server.open_files import allow_connections
 from slotgate.gateway.server.signals import stop_signals
-from slotgate.gateway.settings import Settings, SettingsError, Tenant
+from slotgate.gateway.settings import Settings, SettingsError, TenantSettings
 from slotgate.gateway.telemetry.logs import configure_logging
 from slotgate.gateway.telemetry.tracing import Trace, traced
 from slotgate.gateway.usage import StoreFault, Usage, keeping
 
-__all__ = ["Moments", "assemble", "keys_of", "serve"]
+__all__ = ["ServeHooks", "assemble", "keys_of", "serve"]
 
 
 CANNOT_LISTEN = 2
@@ -40,7 +40,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class ServeHooks:
     """What is done on the way up: `started` is awaited when the children have been started and before
     anybody is served, `listening` is called when everybody is."""
 
@@ -50,8 +50,8 @@ class Moments:
 
 def serve(
     settings: Settings,
-    children: Children | None = None,
-    moments: Moments | None = None,
+    children: ManagedProcesses | None = None,
+    hooks: ServeHooks | None = None,
     load: Load | None = None,
 ) -> int:
     """Run until told to stop. Returns the exit code: 0, or 2 if the address cannot be listened on or
@@ -59,13 +59,15 @@ def serve(
 
     `load` reads the configuration again, at SIGHUP and for an operator who asks.
     `children` are the processes behind the backends with a command; left out, the settings say what to run.
-    Raises what `moments.started` raises.
+    Raises what `hooks.started` raises.
     """
     configure_logging()
     allow_connections(settings.server.max_connections)
     try:
         uvloop.run(
-            _serve(settings, children or Children.of(settings, os.environ), moments or Moments(), load)
+            _serve(
+                settings, children or ManagedProcesses.of(settings, os.environ), hooks or ServeHooks(), load
+            )
         )
     except ListenError as error:
         print(error, file=sys.stderr)
@@ -76,10 +78,12 @@ def serve(
     return 0
 
 
-async def _serve(settings: Settings, children: Children, moments: Moments, load: Load | None) -> None:
+async def _serve(
+    settings: Settings, children: ManagedProcesses, hooks: ServeHooks, load: Load | None
+) -> None:
     async with keeping(settings.usage) as usage, traced(os.environ) as trace, children:
-        if moments.started is not None:
-            await moments.started()
+        if hooks.started is not None:
+            await hooks.started()
         with stop_signals() as stop:
             located, environ = children.located(settings), children.environ(os.environ)
             assembled = assemble(
@@ -91,7 +95,7 @@ async def _serve(settings: Settings, children: Children, moments: Moments, load:
                 await server.listen()
                 log.info("listening", url=server.url)
                 _settle_the_collector()
-                moments.listening()
+                hooks.listening()
                 await stop.wait()
                 hangups.cancel()
                 log.info("draining", grace_s=settings.server.shutdown_grace_s)
@@ -134,7 +138,7 @@ async def assemble(
     *,
     written: Settings | None = None,
     load: Load | None = None,
-    children: Children | None = None,
+    children: ManagedProcesses | None = None,
     trace: Trace | None = None,
 ) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
     """The application and its backends in the running event loop. Nothing is left when it is left.
@@ -178,7 +182,7 @@ def keys_of(settings: Settings) -> Keys:
     return Keys(caller_of, ring.holds_operator if ring.has_operator else None, holds)
 
 
-def _identity(tenant: Tenant) -> TenantIdentity:
+def _identity(tenant: TenantSettings) -> TenantIdentity:
     return TenantIdentity(
         tenant.name,
         models=tenant.models,

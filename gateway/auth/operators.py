@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from slotgate.gateway.auth.sessions import LIFETIME_S, Sessions
-from slotgate.gateway.auth.sign_in_limiter import WrongKeys
+from slotgate.gateway.auth.sign_in_limiter import SignInLimiter
 from slotgate.gateway.http.context import headers_of
 from slotgate.gateway.http.errors import ClientError
 
@@ -47,7 +47,7 @@ class Operators:
     def __init__(self, holds: Callable[[bytes], bool] | None, clock: Callable[[], float]) -> None:
         self._holds = holds
         self._sessions = Sessions(clock)
-        self._wrong_keys = WrongKeys(clock)
+        self._wrong_keys = SignInLimiter(clock)
 
     def __repr__(self) -> str:
         return f"<Operators {self._sessions!r}>"

@@ -15,7 +15,7 @@ from typing import Final
 from slotgate.admission.limits import Bucket
 from slotgate.gateway.http.errors import CapacityError
 
-__all__ = ["A_MINUTE", "WrongKeys"]
+__all__ = ["A_MINUTE", "SignInLimiter"]
 
 A_MINUTE: Final = 10
 _MOST_ADDRESSES: Final = 1024
@@ -23,7 +23,7 @@ _IPV6_NETWORK: Final = 64
 """Whoever has one address of such a network has all of them."""
 
 
-class WrongKeys:
+class SignInLimiter:
     """Counts by address; of those that were not heard of for longest the oldest are forgotten."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -31,7 +31,7 @@ class WrongKeys:
         self._left: dict[str, Bucket] = {}
 
     def __repr__(self) -> str:
-        return f"<WrongKeys of {len(self._left)} addresses>"
+        return f"<SignInLimiter of {len(self._left)} addresses>"
 
     def check(self, address: str) -> None:
         """Raises `CapacityError` 429 for an address that has to wait."""

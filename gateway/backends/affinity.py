@@ -1,9 +1,9 @@
 """Which backend probably still holds the beginning of a prompt in its KV cache.
 
-A prompt leaves a `Trail`: for each of its beginnings (after the first message, after the second, ...) a hash
-that covers everything up to there. Each backend remembers the beginnings that it has served lately. The next
-turn of a conversation repeats the last one and adds to it, so the backend that knows its longest beginning is
-the warm one. A session that the client names is as good as a beginning of any length.
+A prompt has a `PromptPrefix`: a hash for each of its beginnings (`api/prompt_prefix.py`). Each backend
+remembers the beginnings that it served lately. The next turn of a conversation repeats the last one and adds
+to it, so the backend that knows its longest beginning is the warm one. A session that the client names counts
+as a beginning of any length.
 
 Nothing here decides anything: admission weighs warmth against free slots.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from slotgate.gateway.api.prompt_prefix import Trail
+from slotgate.gateway.api.prompt_prefix import PromptPrefix
 
 __all__ = ["Affinity"]
 
@@ -34,16 +34,16 @@ class Affinity:
         sizes = ", ".join(f"{name}: {len(known)}" for name, known in self._known.items())
         return f"<Affinity {sizes or 'of nobody'}>"
 
-    def note(self, pool: str, trail: Trail, slots: tuple[int, ...] = ()) -> None:
+    def note(self, pool: str, prefix: PromptPrefix, slots: tuple[int, ...] = ()) -> None:
         """This prompt is processed there now, in one of these slots."""
         number = slots[0] if len(slots) == 1 else None
         known = self._known.setdefault(pool, OrderedDict())
-        for mark in (*(mark for mark, _ in trail.beginnings), *_session_mark(trail)):
+        for mark in (*(mark for mark, _ in prefix.beginnings), *_session_mark(prefix)):
             known[mark] = number
             known.move_to_end(mark)
         while len(known) > self._remembered:
             known.popitem(last=False)
-        for mark in _session_mark(trail):  # a session has one home
+        for mark in _session_mark(prefix):  # a session has one home
             for other, marks in self._known.items():
                 if other != pool:
                     marks.pop(mark, None)
@@ -52,27 +52,27 @@ class Affinity:
         """The backend has restarted, or is gone."""
         self._known.pop(pool, None)
 
-    def warmth(self, trail: Trail) -> dict[str, int]:
+    def warmth(self, prefix: PromptPrefix) -> dict[str, int]:
         """Bytes of the prompt's beginning that each pool has probably processed already."""
-        found = {pool: _bytes_known(known, trail) for pool, known in self._known.items()}
+        found = {pool: _bytes_known(known, prefix) for pool, known in self._known.items()}
         return {pool: size for pool, size in found.items() if size}
 
-    def slots(self, trail: Trail) -> dict[str, int]:
+    def slots(self, prefix: PromptPrefix) -> dict[str, int]:
         """By pool, the number of the slot that probably holds it, where slots have numbers."""
-        found = {pool: _number_known(known, trail) for pool, known in self._known.items()}
+        found = {pool: _number_known(known, prefix) for pool, known in self._known.items()}
         return {pool: number for pool, number in found.items() if number is not None}
 
 
-def _bytes_known(known: Mapping[bytes, int | None], trail: Trail) -> int:
-    if any(mark in known for mark in _session_mark(trail)):
+def _bytes_known(known: Mapping[bytes, int | None], prefix: PromptPrefix) -> int:
+    if any(mark in known for mark in _session_mark(prefix)):
         return SESSION_BYTES
-    return next((size for mark, size in reversed(trail.beginnings) if mark in known), 0)
+    return next((size for mark, size in reversed(prefix.beginnings) if mark in known), 0)
 
 
-def _number_known(known: Mapping[bytes, int | None], trail: Trail) -> int | None:
-    marks = (*_session_mark(trail), *(mark for mark, _ in reversed(trail.beginnings)))
+def _number_known(known: Mapping[bytes, int | None], prefix: PromptPrefix) -> int | None:
+    marks = (*_session_mark(prefix), *(mark for mark, _ in reversed(prefix.beginnings)))
     return next((known[mark] for mark in marks if mark in known), None)
 
 
-def _session_mark(trail: Trail) -> tuple[bytes, ...]:
-    return (b"session " + trail.session,) if trail.session else ()
+def _session_mark(prefix: PromptPrefix) -> tuple[bytes, ...]:
+    return (b"session " + prefix.session,) if prefix.session else ()

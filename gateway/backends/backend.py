@@ -18,8 +18,8 @@ import httpx
 import orjson
 
 from slotgate.admission import SlotPool
-from slotgate.gateway.backends.circuit_breaker import Circuit, CircuitState
-from slotgate.gateway.backends.kv_sharing import told_by_sizes
+from slotgate.gateway.backends.circuit_breaker import CircuitBreaker, CircuitState
+from slotgate.gateway.backends.kv_sharing import kv_unified_from_sizes
 from slotgate.gateway.backends.state import NEXT, BackendState
 from slotgate.gateway.http.request_body import Body
 from slotgate.gateway.upstream import Outgoing, UpstreamTransport
@@ -82,7 +82,7 @@ class Backend:
         """By path, what the heads of all requests there begin with."""
         self.state = BackendState.STARTING
         self.reason = "not asked yet"
-        self.circuit = Circuit()
+        self.circuit = CircuitBreaker()
         self.held: Hold | None = None
         self.given_up = False
         """Whether its process will not be started again by itself."""
@@ -225,7 +225,11 @@ class Backend:
 
     def resize(self, total: int) -> None:
         """It has so many slots, and what `n_ctx` says is known."""
-        told = (self.kv_unified, self.says_unified, told_by_sizes(self.n_ctx, total, self.n_ctx_train))
+        told = (
+            self.kv_unified,
+            self.says_unified,
+            kv_unified_from_sizes(self.n_ctx, total, self.n_ctx_train),
+        )
         unified = next(word for word in told if word is not None)
         context = self.n_ctx or 0 if unified else 0
         if (total, context) != (self.pool.total, self.pool.context):

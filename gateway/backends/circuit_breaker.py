@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["REST_S", "TRIPS_AFTER", "Circuit", "CircuitState"]
+__all__ = ["REST_S", "TRIPS_AFTER", "CircuitBreaker", "CircuitState"]
 
 TRIPS_AFTER: Final = 3
 REST_S: Final = 30.0
@@ -27,14 +27,14 @@ class CircuitState(Enum):
     HALF_OPEN = "half-open"
 
 
-class Circuit:
+class CircuitBreaker:
     def __init__(self) -> None:
         self.state = CircuitState.CLOSED
         self._silences = 0
         self._opened_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Circuit {self.state.value}, {self._silences} without an event>"
+        return f"<CircuitBreaker {self.state.value}, {self._silences} without an event>"
 
     @property
     def reason(self) -> str:

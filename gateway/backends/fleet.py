@@ -15,18 +15,17 @@ from slotgate.gateway.admin.history import History
 from slotgate.gateway.admin.metrics import Metrics
 from slotgate.gateway.backends.affinity import Affinity
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.backends.models import Catalogue
+from slotgate.gateway.backends.models import ModelCatalogue
 from slotgate.gateway.backends.monitor import Monitor
 from slotgate.gateway.backends.prompt_sizes import PromptSizes
-from slotgate.gateway.backends.slot_eraser import SlotCleaner
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.backends.slot_eraser import SlotEraser
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.forwarding.queue import AdmissionQueue
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import CapacityError, GatewayError
-from slotgate.gateway.settings import Backend as BackendSettings
-from slotgate.gateway.settings import Settings, Tenant, isolating
+from slotgate.gateway.settings import BackendSettings, Settings, TenantSettings, isolating
 from slotgate.gateway.streaming.buffer_budget import BufferBudget
-from slotgate.gateway.telemetry.log_limiter import LineBudget
+from slotgate.gateway.telemetry.log_limiter import LogLimiter
 from slotgate.gateway.telemetry.tracing import Trace
 from slotgate.gateway.usage import Usage
 
@@ -47,23 +46,23 @@ class Fleet:
         self.queue = AdmissionQueue(_queue_limits(settings), loop)
         self.scheduler = self.queue.scheduler
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
-        self.live = LiveAnswers()
+        self.live = InFlight()
         self.history = History()
-        self.line_budget = LineBudget()
+        self.log_limiter = LogLimiter()
         self.affinity = Affinity()
         self.prompt_sizes = PromptSizes()
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.tenants: tuple[str, ...] = ()
         self.backends: dict[str, Backend] = {}
         self.monitors: dict[str, Monitor] = {}
-        self._cleaners: dict[str, SlotCleaner] = {}
+        self._cleaners: dict[str, SlotEraser] = {}
         """Of the backends whose slots are numbered; none of them is ever retired, for they are our own."""
         self._retired: set[Backend] = set()
         """Backends that the configuration no longer has, and whose last requests still run."""
         self._serving: dict[str, Backend] = {}
         """By the name of their pool, the retired ones included."""
         self._pools = itertools.count(1)
-        self.catalogue = Catalogue()
+        self.catalogue = ModelCatalogue()
         self.wishes: dict[str, float] = {}
         """Models that somebody needs who does not wait in the queue, and when this was said last."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -122,7 +121,7 @@ class Fleet:
         self.catalogue.add(backend, entry.models)
         if entry.name in isolating(settings):
             backend.pool.numbered = True
-            self._cleaners[entry.name] = SlotCleaner(backend, self.scheduler.dispatch)
+            self._cleaners[entry.name] = SlotEraser(backend, self.scheduler.dispatch)
         if self._started:
             monitor.start()
 
@@ -181,7 +180,7 @@ class Fleet:
             watcher.start()
 
     @property
-    def _watchers(self) -> list[Monitor | SlotCleaner]:
+    def _watchers(self) -> list[Monitor | SlotEraser]:
         return [*self.monitors.values(), *self._cleaners.values()]
 
     def drain(self) -> None:
@@ -201,7 +200,7 @@ class Fleet:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
-        self.line_budget.flush()
+        self.log_limiter.flush()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
@@ -273,7 +272,7 @@ def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
     )
 
 
-def _limits(tenant: Tenant) -> TenantLimits:
+def _limits(tenant: TenantSettings) -> TenantLimits:
     return TenantLimits(tenant.requests_per_minute, tenant.tokens_per_minute, tenant.tokens_per_day)
 
 

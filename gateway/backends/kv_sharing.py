@@ -14,7 +14,7 @@ without. What tells, the surest first:
 import re
 from collections.abc import Sequence
 
-__all__ = ["told_by_command", "told_by_log", "told_by_sizes"]
+__all__ = ["kv_unified_from_command", "kv_unified_from_log", "kv_unified_from_sizes"]
 
 _LOGGED = re.compile(r"kv_unified\s*=\s*'?(true|false|1|0)\b")
 _ON = ("--kv-unified", "-kvu")
@@ -22,13 +22,13 @@ _OFF = ("--no-kv-unified", "-no-kvu")
 _SLOTS = ("--parallel", "-np")
 
 
-def told_by_log(line: str) -> bool | None:
+def kv_unified_from_log(line: str) -> bool | None:
     """None: nothing."""
     found = _LOGGED.search(line)
     return None if found is None else found[1] in ("true", "1")
 
 
-def told_by_command(command: Sequence[str]) -> bool | None:
+def kv_unified_from_command(command: Sequence[str]) -> bool | None:
     """None for a command that may be a script with options of its own."""
     options = [word.partition("=")[0] for word in command]
     if any(word in _ON for word in options):
@@ -43,6 +43,6 @@ def told_by_command(command: Sequence[str]) -> bool | None:
     return True if any(word in ("-m", "--model", "-hf", "--hf-repo") for word in options) else None
 
 
-def told_by_sizes(n_ctx: int | None, slots: int, n_ctx_train: int | None) -> bool:
+def kv_unified_from_sizes(n_ctx: int | None, slots: int, n_ctx_train: int | None) -> bool:
     """`n_ctx` is that of one slot, `n_ctx_train` the model's."""
     return bool(n_ctx and n_ctx_train and slots > 1 and n_ctx >= n_ctx_train)

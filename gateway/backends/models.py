@@ -14,9 +14,9 @@ from typing import Any
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import CapacityError, ClientError
-from slotgate.gateway.settings import Model as ModelSettings
+from slotgate.gateway.settings import ModelSettings
 
-__all__ = ["Catalogue", "Model", "public_name"]
+__all__ = ["Model", "ModelCatalogue", "public_name"]
 
 _QUOTED_CHARACTERS = 200
 
@@ -30,7 +30,7 @@ class Model:
     backends: list[Backend] = field(default_factory=list)
 
 
-class Catalogue:
+class ModelCatalogue:
     """Rebuilt as a whole whenever a backend's models become known; looked up by name."""
 
     def __init__(self, configured: Iterable[ModelSettings] = ()) -> None:
@@ -41,7 +41,7 @@ class Catalogue:
         self._by_any_name: dict[str, Model] = {}
 
     def __repr__(self) -> str:
-        return f"<Catalogue {', '.join(self.models) or 'empty'}>"
+        return f"<ModelCatalogue {', '.join(self.models) or 'empty'}>"
 
     def configure(self, models: Iterable[ModelSettings]) -> None:
         self._configured = tuple(models)

@@ -17,7 +17,7 @@ import structlog
 
 from slotgate.gateway.backends.backend import Backend
 
-__all__ = ["SlotCleaner"]
+__all__ = ["SlotEraser"]
 
 ASK_S = 30.0
 """A batch of a long prompt may be in front of it."""
@@ -25,7 +25,7 @@ AGAIN_S = 2.0
 log = structlog.stdlib.get_logger(__name__)
 
 
-class SlotCleaner:
+class SlotEraser:
     """`on_slots` is called when a slot may be used again."""
 
     def __init__(self, backend: Backend, on_slots: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class SlotCleaner:
         backend.pool.on_unclean = self._work.set
 
     def __repr__(self) -> str:
-        return f"<SlotCleaner of {self._backend.name}, {len(self._backend.pool.unclean)} to clean>"
+        return f"<SlotEraser of {self._backend.name}, {len(self._backend.pool.unclean)} to clean>"
 
     def start(self) -> None:
         name = f"cleaning of {self._backend.name}"

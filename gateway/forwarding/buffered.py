@@ -16,7 +16,7 @@ from slotgate.admission import Lease, Outcome
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.fetch import Reply, fetch
 from slotgate.gateway.forwarding.in_flight import Progress
-from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import until_client_gone
@@ -24,16 +24,16 @@ from slotgate.gateway.http.errors import ClientGone, GatewayError
 from slotgate.gateway.http.replies import send_whole
 from slotgate.gateway.settings import Settings
 
-__all__ = ["WholeAnswer"]
+__all__ = ["BufferedAnswer"]
 
 
-class WholeAnswer:
-    def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
+class BufferedAnswer:
+    def __init__(self, settings: Settings, fleet: Fleet, generation: PreparedRequest) -> None:
         self._settings = settings
         self._fleet = fleet
         self._generation = generation
         self._context: RequestContext = generation.context
-        self._meter = generation.meter()
+        self._token_usage = generation.token_usage()
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer, while there is one."""
         self._cut: GatewayError | None = None
@@ -52,7 +52,7 @@ class WholeAnswer:
                     await send_whole(send, reply.status, [content_type], reply.body)
                     sent = True
         finally:
-            self._generation.book(self._meter, self._lease)
+            self._generation.book(self._token_usage, self._lease)
         if watch.gone and not sent:
             raise ClientGone
         if self._cut is not None:
@@ -68,7 +68,7 @@ class WholeAnswer:
             self._stop()
 
     def progress(self) -> Progress:
-        return Progress(self._lease, self._meter.completed, None)
+        return Progress(self._lease, self._token_usage.completed, None)
 
     async def _answer(self) -> Reply:
         """Once, or twice where the first backend is known not to have begun."""
@@ -95,7 +95,7 @@ class WholeAnswer:
     async def _ask(self, lease: Lease) -> Reply:
         context, generation = self._context, self._generation
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.trail, lease.slots)
+        self._fleet.affinity.note(lease.pool_name, self._generation.prefix, lease.slots)
         context.backend = backend.name
         loop = asyncio.get_running_loop()
 
@@ -106,7 +106,7 @@ class WholeAnswer:
         ending = Outcome.UNUSED
         try:
             request = backend.request(
-                generation.door.upstream_path, generation.body_for(lease), generation.headers
+                generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
             )
             context.asked_at = loop.time()
             ending = Outcome.ABANDONED
@@ -121,5 +121,7 @@ class WholeAnswer:
             lease.release(ending)
         identity = generation.identity
         scrub = backend.scrubber(identity.model)
-        door = generation.door
-        return reply.rewritten(identity, door.stamp, scrub, meter=self._meter, may_be_text=door.multipart)
+        endpoint = generation.endpoint
+        return reply.rewritten(
+            identity, endpoint.stamp, scrub, token_usage=self._token_usage, may_be_text=endpoint.multipart
+        )

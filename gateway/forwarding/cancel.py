@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from starlette.types import Send
 
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.http.replies import send_json
 
 __all__ = ["cancel"]
 
 
-async def cancel(live: LiveAnswers, request_id: str, tenant: str | None, send: Send) -> None:
+async def cancel(live: InFlight, request_id: str, tenant: str | None, send: Send) -> None:
     """Cancel the live requests with this id, of one tenant or (None) of any, and answer how many there were.
 
     Raises `ClientError` 404 if there is none.

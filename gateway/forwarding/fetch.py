@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 
 from slotgate.gateway.api.chunks import Identity, dumped
-from slotgate.gateway.api.json_repair import document, mended
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.json_repair import document, parse_lenient
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.api.upstream_errors import error_of_answer
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.http.errors import UpstreamError, upstream_timeout
-from slotgate.gateway.settings import Timeouts
+from slotgate.gateway.settings import TimeoutsSettings
 
 __all__ = ["Reply", "fetch"]
 
@@ -40,7 +40,7 @@ class Reply:
         stamp: Callable[[Any, Identity], None],
         scrub: Callable[[bytes], bytes],
         *,
-        meter: Meter | None = None,
+        token_usage: TokenUsage | None = None,
         may_be_text: bool = False,
     ) -> Reply:
         """The backend's success under the gateway's identity. Raises its error."""
@@ -50,11 +50,11 @@ class Reply:
             return self
         said = document(self.body)
         if said is None:
-            said = mended(self.body)
+            said = parse_lenient(self.body)
         if not isinstance(said, dict | list):
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
-        if meter is not None:
-            meter.read_whole(said)
+        if token_usage is not None:
+            token_usage.read_whole(said)
         stamp(said, identity)
         return replace(self, content_type=_JSON, body=dumped(said))
 
@@ -62,7 +62,7 @@ class Reply:
 async def fetch(
     backend: Backend,
     request: httpx.Request,
-    timeouts: Timeouts,
+    timeouts: TimeoutsSettings,
     *,
     on_head: Callable[[], None] = lambda: None,
 ) -> Reply:
@@ -94,7 +94,7 @@ async def fetch(
 class _Limits:
     """The next moment to give up, and the limit that it belongs to."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
+    def __init__(self, timeouts: TimeoutsSettings) -> None:
         self.next = ""
         self._timeouts = timeouts
         self._time = asyncio.get_running_loop().time

@@ -11,7 +11,7 @@ from slotgate.admission import Lease
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import ClientError, GatewayError
 
-__all__ = ["Cuttable", "LiveAnswers", "Progress"]
+__all__ = ["Cancellable", "InFlight", "Progress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Progress:
     """When the first of them came, where that can be seen."""
 
 
-class Cuttable(Protocol):
+class Cancellable(Protocol):
     def cut(self, error: GatewayError) -> None:
         """End the answer with this error, told to the client as its state allows. Never awaits."""
 
@@ -34,21 +34,21 @@ class Cuttable(Protocol):
         """How far it has come, for whoever looks."""
 
 
-class LiveAnswers:
+class InFlight:
     """Those of one tenant can be named: by the request's id, and by the key under which the latest wins."""
 
     def __init__(self) -> None:
-        self._answers: dict[Cuttable, RequestContext] = {}
-        self._latest: dict[tuple[str, bytes], Cuttable] = {}
-        self.on_end: Callable[[Cuttable, float], None] = _nobody_counts
+        self._answers: dict[Cancellable, RequestContext] = {}
+        self._latest: dict[tuple[str, bytes], Cancellable] = {}
+        self.on_end: Callable[[Cancellable, float], None] = _nobody_counts
         """Told of every answer that is over, and when its request began. It must not raise."""
 
     def __repr__(self) -> str:
-        return f"<LiveAnswers {len(self._answers)}>"
+        return f"<InFlight {len(self._answers)}>"
 
     @contextmanager
     def holding(
-        self, answer: Cuttable, context: RequestContext, *, supersedes: bytes = b""
+        self, answer: Cancellable, context: RequestContext, *, supersedes: bytes = b""
     ) -> Iterator[None]:
         """With a key in `supersedes`, the tenant's answer that was held under it before is ended."""
         self._answers[answer] = context
@@ -78,7 +78,7 @@ class LiveAnswers:
         return len(found)
 
     @property
-    def answers(self) -> list[tuple[Cuttable, RequestContext]]:
+    def answers(self) -> list[tuple[Cancellable, RequestContext]]:
         """Those under way, the latest first."""
         return list(reversed(self._answers.items()))
 
@@ -106,5 +106,5 @@ class LiveAnswers:
                 answer.cut(error)
 
 
-def _nobody_counts(answer: Cuttable, began_at: float) -> None:
+def _nobody_counts(answer: Cancellable, began_at: float) -> None:
     """Nobody keeps rates."""

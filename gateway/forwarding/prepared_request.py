@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from slotgate.admission import Demand, Lease
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import Dialect, FrameOptions
-from slotgate.gateway.api.endpoints import Door
-from slotgate.gateway.api.prompt_prefix import Trail
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.endpoints import Endpoint
+from slotgate.gateway.api.prompt_prefix import PromptPrefix
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.backends.prompt_sizes import PromptSizes
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.request_body import Body, with_members
 
-__all__ = ["Generation"]
+__all__ = ["PreparedRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class PreparedRequest:
     context: RequestContext
-    door: Door
+    endpoint: Endpoint
     body: Body
     headers: list[tuple[bytes, bytes]]
     """For the backend."""
@@ -29,7 +29,7 @@ class Generation:
     options: FrameOptions
     supersedes: bytes = b""
     """The client's key under which the latest request wins; empty: none."""
-    trail: Trail = field(default_factory=Trail)
+    prefix: PromptPrefix = field(default_factory=PromptPrefix)
     sizes: PromptSizes = field(default_factory=PromptSizes)
     """Learns from this request how long its model's prompts are."""
     limit_name: str = ""
@@ -40,7 +40,7 @@ class Generation:
     def body_for(self, lease: Lease) -> Body:
         """The body, with what the lease says: which slot to use, and how long an answer may be that has no
         limit."""
-        if self.door.multipart:
+        if self.endpoint.multipart:
             return self.body
         members = {}
         if len(lease.slots) == 1 and self.demand.numbered:
@@ -50,19 +50,19 @@ class Generation:
         [document] = self.body
         return with_members(bytes(document), members)
 
-    def meter(self) -> Meter:
-        return Meter(parts=self.options.parts)
+    def token_usage(self) -> TokenUsage:
+        return TokenUsage(parts=self.options.parts)
 
-    def dialect(self, meter: Meter) -> Dialect:
-        return self.door.dialect(self.identity, meter, self.options)
+    def dialect(self, token_usage: TokenUsage) -> Dialect:
+        return self.endpoint.dialect(self.identity, token_usage, self.options)
 
-    def book(self, meter: Meter, lease: Lease | None) -> None:
+    def book(self, token_usage: TokenUsage, lease: Lease | None) -> None:
         """The request is over: note its token counts, and charge its tenant what it really cost."""
         context = self.context
-        context.prompt_tokens = meter.prompt_tokens
-        context.cached_tokens = meter.cached_tokens
-        context.completion_tokens = meter.completed
-        context.partial = not meter.exact
-        if meter.exact and lease is not None:
-            lease.settle_cost(meter.prompt_tokens + meter.completed)
-            self.sizes.note(self.demand.model, self.demand.body_bytes, meter.prompt_tokens)
+        context.prompt_tokens = token_usage.prompt_tokens
+        context.cached_tokens = token_usage.cached_tokens
+        context.completion_tokens = token_usage.completed
+        context.partial = not token_usage.exact
+        if token_usage.exact and lease is not None:
+            lease.settle_cost(token_usage.prompt_tokens + token_usage.completed)
+            self.sizes.note(self.demand.model, self.demand.body_bytes, token_usage.prompt_tokens)

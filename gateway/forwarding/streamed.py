@@ -16,18 +16,18 @@ from starlette.types import Receive, Scope, Send
 from slotgate.admission import Lease, Outcome, Ticket
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.in_flight import Progress
-from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import ClientWatch, cut_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from slotgate.gateway.settings import Settings
-from slotgate.gateway.streaming.deadlines import StreamLimits, StreamTimes, Watchdog
+from slotgate.gateway.streaming.deadlines import Deadlines, StreamLimits, StreamTimes
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import Relay
 
-__all__ = ["StreamingAnswer"]
+__all__ = ["StreamedAnswer"]
 
 NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
@@ -39,14 +39,14 @@ _STREAM_HEADERS = [
 ]
 
 
-class StreamingAnswer:
-    def __init__(self, settings: Settings, fleet: Fleet, generation: Generation) -> None:
+class StreamedAnswer:
+    def __init__(self, settings: Settings, fleet: Fleet, generation: PreparedRequest) -> None:
         self._settings = settings
         self._fleet = fleet
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._meter = generation.meter()
+        self._token_usage = generation.token_usage()
         self._stalled = False
         self._out: Downstream | None = None
         self._frames: Frames | None = None
@@ -70,7 +70,7 @@ class StreamingAnswer:
             merge=streaming.merge == "backlog",
             writer=scope.get("extensions", {}).get("slotgate.write"),
         )
-        frames = Frames(self._generation.dialect(self._meter), out, self._meter, self._loop.time)
+        frames = Frames(self._generation.dialect(self._token_usage), out, self._token_usage, self._loop.time)
         self._frames = frames
         try:
             with (
@@ -79,7 +79,7 @@ class StreamingAnswer:
                 contextlib.suppress(ClientGone),
             ):
                 watch.on_stop = out.stop
-                out.on_cut = lambda: self._stall(watch)
+                out.on_cancel = lambda: self._stall(watch)
                 watchdog = self._watchdog(out, frames, watch)
                 self._on_first_event = watchdog.begin
                 try:
@@ -93,7 +93,7 @@ class StreamingAnswer:
         finally:
             out.discard()
             self._context.first_output_at = frames.first_output_at
-            self._generation.book(self._meter, self._lease)
+            self._generation.book(self._token_usage, self._lease)
 
     def cut(self, error: GatewayError) -> None:
         """End with this error, wherever the request is on its way."""
@@ -107,7 +107,7 @@ class StreamingAnswer:
 
     def progress(self) -> Progress:
         first_output_at = self._frames.first_output_at if self._frames is not None else None
-        return Progress(self._lease, self._meter.completed, first_output_at)
+        return Progress(self._lease, self._token_usage.completed, first_output_at)
 
     # -- the request's course
 
@@ -188,7 +188,7 @@ class StreamingAnswer:
     async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.trail, lease.slots)
+        self._fleet.affinity.note(lease.pool_name, self._generation.prefix, lease.slots)
         self._context.backend = backend.name
         generation = self._generation
         relay = self._relay = Relay(
@@ -203,7 +203,7 @@ class StreamingAnswer:
             on_first_event=self._on_first_event,
         )
         request = backend.outgoing(
-            generation.door.upstream_path, generation.body_for(lease), generation.headers
+            generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
         )
         try:
             relay.start(backend.transport, request)
@@ -213,13 +213,13 @@ class StreamingAnswer:
         if relay.error is not None and relay.error.code == NO_EVENT:
             backend.silent()
         if relay.error is None:
-            self._meter.settle()
-            backend.states_usage = backend.states_usage and self._meter.exact
+            self._token_usage.settle()
+            backend.states_usage = backend.states_usage and self._token_usage.exact
         return relay
 
     # -- deadlines and keep-alives
 
-    def _watchdog(self, out: Downstream, frames: Frames, watch: ClientWatch) -> Watchdog:
+    def _watchdog(self, out: Downstream, frames: Frames, watch: ClientWatch) -> Deadlines:
         settings = self._settings
         limits = StreamLimits(
             keepalive_interval_s=settings.streaming.keepalive_interval_s,
@@ -244,7 +244,7 @@ class StreamingAnswer:
             elif self._relay is not None:
                 self._relay.fail(upstream_timeout(limit))
 
-        return Watchdog(
+        return Deadlines(
             self._loop, limits, lambda: self._times(out), on_keepalive=keepalive, on_expired=expired
         )
 

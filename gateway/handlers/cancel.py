@@ -5,14 +5,14 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.forwarding.cancel import cancel
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.http.context import context_of
 
 __all__ = ["CancelRequest"]
 
 
 class CancelRequest:
-    def __init__(self, live: LiveAnswers) -> None:
+    def __init__(self, live: InFlight) -> None:
         self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

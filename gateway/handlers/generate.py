@@ -1,4 +1,4 @@
-"""Every door that takes a slot: from the body to the last frame.
+"""Every endpoint that takes a slot: from the body to the last frame.
 
     read body -> check -> resolve model -> take a place -> (lease) -> ask the backend -> relay -> end
 
@@ -18,19 +18,19 @@ from starlette.types import Receive, Scope, Send
 from slotgate.admission import Demand
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions, KeepAlive
-from slotgate.gateway.api.endpoints import Door
-from slotgate.gateway.api.prompt_prefix import Trail
+from slotgate.gateway.api.endpoints import Endpoint
+from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.api.request import GenerationRequest, Upgrade
-from slotgate.gateway.api.request_reader import Asked, Reader
+from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.backends.models import Model
-from slotgate.gateway.forwarding.buffered import WholeAnswer
+from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
-from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import priority_of
 from slotgate.gateway.forwarding.rate_limits import within_limits
-from slotgate.gateway.forwarding.streamed import StreamingAnswer
+from slotgate.gateway.forwarding.streamed import StreamedAnswer
 from slotgate.gateway.http.context import RequestContext, TenantIdentity, context_of, headers_of
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.settings import Settings
@@ -42,27 +42,27 @@ _SESSION_HEADERS = (b"x-slotgate-session", b"x-session-id", b"x-claude-code-sess
 
 
 class Generate:
-    def __init__(self, settings: Settings, fleet: Fleet, door: Door, reader: Reader) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, endpoint: Endpoint, reader: RequestReader) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._door = door
+        self._endpoint = endpoint
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
-        context.path = self._door.paths[0]
-        asked = await self._reader.read(self._door, scope, receive)
+        context.path = self._endpoint.paths[0]
+        asked = await self._reader.read(self._endpoint, scope, receive)
         generation = await self._prepare(scope, context, asked)
         limiter, cost = self._fleet.limiter, generation.demand.cost
         prompt_tokens = asked.request.prompt_cost(asked.size)
         with within_limits(limiter, generation.context, cost, prompt_tokens=prompt_tokens):
             if generation.context.stream:
-                await StreamingAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
+                await StreamedAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
             else:
-                await WholeAnswer(self._settings, self._fleet, generation).serve(receive, send)
+                await BufferedAnswer(self._settings, self._fleet, generation).serve(receive, send)
 
-    async def _prepare(self, scope: Scope, context: RequestContext, asked: Asked) -> Generation:
-        door, request, tenant = self._door, asked.request, context.tenant
+    async def _prepare(self, scope: Scope, context: RequestContext, asked: ParsedRequest) -> PreparedRequest:
+        endpoint, request, tenant = self._endpoint, asked.request, context.tenant
         model = self._fleet.catalogue.resolve(request.model, tenant)
         context.model = model.name
         context.stream = request.stream
@@ -71,10 +71,10 @@ class Generate:
         if slots and request.n > slots:
             raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
         affinity = self._fleet.affinity
-        trail = Trail()
+        prefix = PromptPrefix()
         several = len(model.backends) > 1 or any(backend.pool.numbered for backend in model.backends)
         if several and not tenant.isolated:
-            trail = door.body.trail(asked.members, _session(scope, tenant, asked.members))
+            prefix = endpoint.body.prefix(asked.members, _session(scope, tenant, asked.members))
         upgrade = _upgrade(model.backends, request)
         tokens, open_ended = self._tokens(model, asked, tenant)
         demand = Demand(
@@ -84,20 +84,20 @@ class Generate:
             cost=request.cost(asked.size, tenant),
             priority=priority_of(scope, tenant),
             body_bytes=asked.size,
-            warmth=affinity.warmth(trail),
-            warm_slots=affinity.slots(trail) | _asked_slot(asked.members, tenant, model.backends),
+            warmth=affinity.warmth(prefix),
+            warm_slots=affinity.slots(prefix) | _asked_slot(asked.members, tenant, model.backends),
             tokens=tokens,
             open_ended=open_ended,
-            numbered=door.numbered,
+            numbered=endpoint.numbered,
             isolated=tenant.isolated,
         )
-        return Generation(
+        return PreparedRequest(
             context=context,
-            door=door,
+            endpoint=endpoint,
             body=await self._reader.changed(asked, tenant, model.upstream_name, upgrade),
             headers=upstream_headers(scope, context, stream=request.stream, content_type=asked.content_type),
             identity=Identity(
-                id=f"{door.id_prefix}{secrets.token_hex(12)}" if door.id_prefix else "",
+                id=f"{endpoint.id_prefix}{secrets.token_hex(12)}" if endpoint.id_prefix else "",
                 created=int(time.time()),
                 model=request.model or model.name,
             ),
@@ -109,14 +109,14 @@ class Generate:
                 withhold_usage=upgrade.usage,
                 parts=request.parts,
             ),
-            trail=trail,
+            prefix=prefix,
             sizes=self._fleet.prompt_sizes,
             limit_name=request.limit_name,
             queue_events=headers_of(scope).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=headers_of(scope).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
         )
 
-    def _tokens(self, model: Model, asked: Asked, tenant: TenantIdentity) -> tuple[int, bool]:
+    def _tokens(self, model: Model, asked: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
         """Of a shared context: for prompt and answer, and whether the answer has no limit and is left out. 0
         where none is shared.
 

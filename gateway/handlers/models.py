@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.gateway.backends.models import Catalogue
+from slotgate.gateway.backends.models import ModelCatalogue
 from slotgate.gateway.http.context import context_of
 from slotgate.gateway.http.replies import send_json
 
@@ -12,7 +12,7 @@ __all__ = ["ListModels", "OneModel"]
 
 
 class ListModels:
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -21,7 +21,7 @@ class ListModels:
 
 
 class OneModel:
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.api.chunks import dumped
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.models import Catalogue, Model
+from slotgate.gateway.backends.models import Model, ModelCatalogue
 from slotgate.gateway.http.context import context_of
 from slotgate.gateway.http.errors import CapacityError
 from slotgate.gateway.http.replies import send_json, send_whole
@@ -27,7 +27,7 @@ _OURS = ("model_path", "model_alias")
 class _OfModel:
     """`?model=` names it; it may be left out where the key may use one only."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
     def _model(self, scope: Scope) -> Model:

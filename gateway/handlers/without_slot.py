@@ -1,4 +1,4 @@
-"""The doors that need no slot: counting tokens, templates. The least busy backend answers, whole.
+"""The endpoints that need no slot: counting tokens, templates. The least busy backend answers, whole.
 
 They do not wait in the queue: where the model is not loaded, the answer is 503 and the loading begins.
 """
@@ -11,9 +11,9 @@ import time
 from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.api.chunks import Identity
-from slotgate.gateway.api.endpoints import Door
+from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.request import Upgrade
-from slotgate.gateway.api.request_reader import Reader
+from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers
@@ -24,20 +24,20 @@ from slotgate.gateway.http.errors import CapacityError, ClientGone
 from slotgate.gateway.http.replies import send_whole
 from slotgate.gateway.settings import Settings
 
-__all__ = ["Ask"]
+__all__ = ["WithoutSlot"]
 
 
-class Ask:
-    def __init__(self, settings: Settings, fleet: Fleet, door: Door, reader: Reader) -> None:
+class WithoutSlot:
+    def __init__(self, settings: Settings, fleet: Fleet, endpoint: Endpoint, reader: RequestReader) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._door = door
+        self._endpoint = endpoint
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
-        context.path = self._door.paths[0]
-        asked = await self._reader.read(self._door, scope, receive)
+        context.path = self._endpoint.paths[0]
+        asked = await self._reader.read(self._endpoint, scope, receive)
         model = self._fleet.catalogue.resolve(asked.request.model, context.tenant)
         context.model = model.name
         check_served(model.backends)
@@ -47,7 +47,7 @@ class Ask:
             raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
         context.backend = backend.name
         body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())
-        request = backend.request(self._door.upstream_path, body, upstream_headers(scope, context))
+        request = backend.request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
         context.asked_at = asyncio.get_running_loop().time()
         reply: Reply | None = None
         with until_client_gone(receive):
@@ -55,7 +55,7 @@ class Ask:
         if reply is None:
             raise ClientGone
         identity = Identity("", int(time.time()), asked.request.model or model.name)
-        reply = reply.rewritten(identity, self._door.stamp, backend.scrubber(identity.model))
+        reply = reply.rewritten(identity, self._endpoint.stamp, backend.scrubber(identity.model))
         await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
 
 

@@ -63,7 +63,7 @@ class RequestContext:
     key_digest: bytes = field(default=b"", repr=False)
     """To see whether the key is still good; empty where none is needed."""
     path: str = ""
-    """Of the door that it came through: the first of its paths."""
+    """Of the endpoint that it came through: the first of its paths."""
     status: int | None = None
     """The status that was sent; None while the response has not begun."""
     model: str | None = None

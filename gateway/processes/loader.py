@@ -20,8 +20,7 @@ from slotgate.gateway.http.errors import CapacityError, ClientError
 from slotgate.gateway.processes.residency import Order, Resident, Stage, Step, plan
 from slotgate.gateway.processes.state import State
 from slotgate.gateway.processes.supervisor import LlamaProcess
-from slotgate.gateway.settings import Backend as BackendSettings
-from slotgate.gateway.settings import Settings
+from slotgate.gateway.settings import BackendSettings, Settings
 
 __all__ = ["Loader"]
 

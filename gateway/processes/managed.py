@@ -17,12 +17,12 @@ from slotgate.gateway.backends.state import BackendState
 from slotgate.gateway.processes.command import LlamaCommand
 from slotgate.gateway.processes.state import State
 from slotgate.gateway.processes.supervisor import LlamaProcess
-from slotgate.gateway.settings import Backend, Settings, isolating
+from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
-__all__ = ["Children"]
+__all__ = ["ManagedProcesses"]
 
 
-class Children:
+class ManagedProcesses:
     """`async with children:` starts them, without waiting until they are ready, and stops them."""
 
     def __init__(self, processes: Iterable[LlamaProcess], on_demand: Iterable[str] = ()) -> None:
@@ -31,7 +31,7 @@ class Children:
         self._processes = {process.name: process for process in processes}
 
     def __repr__(self) -> str:
-        return f"<Children {list(self._processes.values())!r}>"
+        return f"<ManagedProcesses {list(self._processes.values())!r}>"
 
     def __iter__(self) -> Iterator[LlamaProcess]:
         return iter(self._processes.values())
@@ -67,7 +67,7 @@ class Children:
             process.on_change = partial(_tell, monitors[process.name])
             process.on_change(process)
 
-    def _located(self, backend: Backend) -> Backend:
+    def _located(self, backend: BackendSettings) -> BackendSettings:
         process = self._processes.get(backend.name)
         if process is None:
             return backend
@@ -95,7 +95,7 @@ def _tell(monitor: Monitor, process: LlamaProcess) -> None:
         monitor.process_is(_SEEN[process.state], why, given_up=given_up)
 
 
-def _command(backend: Backend, settings: Settings) -> LlamaCommand:
+def _command(backend: BackendSettings, settings: Settings) -> LlamaCommand:
     names = {model.name: model.upstream_name or model.name for model in settings.models}
     aliases = [names.get(model, model) for model in backend.models]
     return LlamaCommand(

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import structlog
 
-from slotgate.gateway.backends.kv_sharing import told_by_command, told_by_log
+from slotgate.gateway.backends.kv_sharing import kv_unified_from_command, kv_unified_from_log
 from slotgate.gateway.processes.command import LlamaCommand
 from slotgate.gateway.processes.failure import Failure, LlamaStartError
 from slotgate.gateway.processes.launcher import Launched, Launcher
@@ -59,7 +59,7 @@ class LlamaProcess:
         self._failure: Failure | None = None
         self._restart_reason: str | None = None
         self._grace_s = STOP_GRACE_S
-        self.kv_unified = told_by_command(command.command)
+        self.kv_unified = kv_unified_from_command(command.command)
         """Whether its slots share one context; None while nothing tells."""
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class LlamaProcess:
         self._move(Event.ANSWERED)
 
     def _heard(self, line: str) -> None:
-        told = told_by_log(line)
+        told = kv_unified_from_log(line)
         if told is not None:
             self.kv_unified = told
         log.debug("llama-server says", backend=self.name, line=line)

@@ -17,8 +17,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from slotgate.gateway.http.errors import GatewayError
-from slotgate.gateway.settings import Server as ServerSettings
-from slotgate.gateway.telemetry.log_limiter import LineBudget
+from slotgate.gateway.settings import ServerSettings
+from slotgate.gateway.telemetry.log_limiter import LogLimiter
 
 if TYPE_CHECKING:
     from slotgate.gateway.server.connection import Protocol
@@ -50,7 +50,7 @@ class Connections(ServerState):
         """In the order in which they became idle."""
         self.refused: Counter[str] = Counter()
         """Answers given without the application, by error code."""
-        self._line_budget = LineBudget()
+        self._line_budget = LogLimiter()
         self._none_left = asyncio.Event()
         self._none_left.set()
 

@@ -17,7 +17,7 @@ from uvicorn import Config
 
 from slotgate.gateway.server.connection import Protocol
 from slotgate.gateway.server.connection_registry import Connections
-from slotgate.gateway.settings import Server as ServerSettings
+from slotgate.gateway.settings import ServerSettings
 
 __all__ = ["ListenError", "Server"]
 

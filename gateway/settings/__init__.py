@@ -6,24 +6,36 @@ from slotgate.gateway.settings.faults import Fault, SettingsError
 from slotgate.gateway.settings.isolation import check_isolation_goes_on, isolating
 from slotgate.gateway.settings.loading import load, parse
 from slotgate.gateway.settings.not_yet import NOT_YET
-from slotgate.gateway.settings.sections import Admission, Server, Streaming, Timeouts, Usage
-from slotgate.gateway.settings.tables import Backend, Group, Model, Tenant, TenantKey
+from slotgate.gateway.settings.sections import (
+    AdmissionSettings,
+    ServerSettings,
+    StreamingSettings,
+    TimeoutsSettings,
+    UsageSettings,
+)
+from slotgate.gateway.settings.tables import (
+    BackendSettings,
+    GroupSettings,
+    ModelSettings,
+    TenantKeySettings,
+    TenantSettings,
+)
 
 __all__ = [
     "NOT_YET",
-    "Admission",
-    "Backend",
+    "AdmissionSettings",
+    "BackendSettings",
     "Fault",
-    "Group",
-    "Model",
-    "Server",
+    "GroupSettings",
+    "ModelSettings",
+    "ServerSettings",
     "Settings",
     "SettingsError",
-    "Streaming",
-    "Tenant",
-    "TenantKey",
-    "Timeouts",
-    "Usage",
+    "StreamingSettings",
+    "TenantKeySettings",
+    "TenantSettings",
+    "TimeoutsSettings",
+    "UsageSettings",
     "check_isolation_goes_on",
     "explain",
     "isolating",

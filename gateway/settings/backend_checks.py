@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.faults import Finding
 from slotgate.gateway.settings.places import Loc
-from slotgate.gateway.settings.tables import Backend
+from slotgate.gateway.settings.tables import BackendSettings
 
 # What only a process of our own has.
 OF_COMMANDS = ("load", "idle_unload_s", "group", "start_timeout_s")
@@ -28,7 +28,7 @@ def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator
     yield from _room(settings)
 
 
-def _way_to_it(loc: Loc, backend: Backend) -> Iterator[Finding]:
+def _way_to_it(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
     reads: tuple[Loc, ...] = ((*loc, "url"), (*loc, "command"))
     if bool(backend.url) == bool(backend.command):
         yield Finding(loc, "needs exactly one of url and command", reads)
@@ -38,7 +38,7 @@ def _way_to_it(loc: Loc, backend: Backend) -> Iterator[Finding]:
                 yield Finding((*loc, key), "is for a backend with a command: this one has a url", reads)
 
 
-def _arguments(loc: Loc, backend: Backend) -> Iterator[Finding]:
+def _arguments(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
     for position, argument in enumerate(backend.command):
         name = argument.partition("=")[0]
         if name in OUR_ARGUMENTS:
@@ -46,7 +46,7 @@ def _arguments(loc: Loc, backend: Backend) -> Iterator[Finding]:
             yield Finding((*loc, position), f"must not have {name}: {reason}")
 
 
-def _key(loc: Loc, backend: Backend, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _key(loc: Loc, backend: BackendSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
     if not backend.api_key_env:
         return
     key = environ.get(backend.api_key_env, "")
@@ -59,12 +59,12 @@ def _key(loc: Loc, backend: Backend, environ: Mapping[str, str]) -> Iterator[Fin
         )
 
 
-def _group(loc: Loc, backend: Backend, settings: Settings) -> Iterator[Finding]:
+def _group(loc: Loc, backend: BackendSettings, settings: Settings) -> Iterator[Finding]:
     if backend.group and backend.group not in {group.name for group in settings.groups}:
         yield Finding(loc, "is not the name of a [[group]]", reads=(("group",),))
 
 
-def _demand(loc: Loc, backend: Backend) -> Iterator[Finding]:
+def _demand(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
     if backend.load == "demand" and backend.command and not backend.models:
         yield Finding(
             (*loc, "models"),
@@ -87,7 +87,7 @@ def _room(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _alias_for_name(index: int, backend: Backend, settings: Settings) -> Iterator[Finding]:
+def _alias_for_name(index: int, backend: BackendSettings, settings: Settings) -> Iterator[Finding]:
     aliases = {alias: model.name for model in settings.models for alias in model.aliases}
     for position, name in enumerate(backend.models):
         if name in aliases:

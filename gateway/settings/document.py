@@ -2,8 +2,14 @@
 
 from pydantic import Field
 
-from slotgate.gateway.settings.sections import Admission, Server, Streaming, Timeouts, Usage
-from slotgate.gateway.settings.tables import Backend, Group, Model, Tenant
+from slotgate.gateway.settings.sections import (
+    AdmissionSettings,
+    ServerSettings,
+    StreamingSettings,
+    TimeoutsSettings,
+    UsageSettings,
+)
+from slotgate.gateway.settings.tables import BackendSettings, GroupSettings, ModelSettings, TenantSettings
 from slotgate.gateway.settings.values import Many, Table
 
 
@@ -14,15 +20,15 @@ class Settings(Table):
     'gpu0'
     """
 
-    server: Server = Server()
-    admission: Admission = Admission()
-    streaming: Streaming = Streaming()
-    timeouts: Timeouts = Timeouts()
-    usage: Usage = Usage()
-    models: Many[Model] = Field(default=(), alias="model")
-    tenants: Many[Tenant] = Field(default=(), alias="tenant")
-    backends: Many[Backend] = Field(default=(), alias="backend")
-    groups: Many[Group] = Field(default=(), alias="group")
+    server: ServerSettings = ServerSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    streaming: StreamingSettings = StreamingSettings()
+    timeouts: TimeoutsSettings = TimeoutsSettings()
+    usage: UsageSettings = UsageSettings()
+    models: Many[ModelSettings] = Field(default=(), alias="model")
+    tenants: Many[TenantSettings] = Field(default=(), alias="tenant")
+    backends: Many[BackendSettings] = Field(default=(), alias="backend")
+    groups: Many[GroupSettings] = Field(default=(), alias="group")
 
     @property
     def anonymous(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from slotgate.gateway.settings.document import Settings
-from slotgate.gateway.settings.tables import Backend, Group, Tenant
+from slotgate.gateway.settings.tables import BackendSettings, GroupSettings, TenantSettings
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -41,7 +41,7 @@ def _entering(settings: Settings) -> list[str]:
     return [*lines, "no operator key: /metrics and /admin answer 404"]
 
 
-def _tenant(tenant: Tenant) -> str:
+def _tenant(tenant: TenantSettings) -> str:
     keys = len(tenant.key_hashes) + len(tenant.key)
     if not keys:
         return f"{tenant.name}: shut out, it has no key"
@@ -72,14 +72,14 @@ def _serving(settings: Settings) -> list[str]:
     )
 
 
-def _backend(backend: Backend) -> str:
+def _backend(backend: BackendSettings) -> str:
     where = f"at {backend.url}" if backend.url else f"started as {backend.command[0]}"
     models = ", ".join(backend.models) or "the models it names itself"
     slots = _count(backend.slots, "slot") if backend.slots else "as many slots as it says"
     return f"{backend.name} {where}: {models}; {slots}{_loading(backend)}"
 
 
-def _loading(backend: Backend) -> str:
+def _loading(backend: BackendSettings) -> str:
     parts = ["loaded at the first request"] if backend.load == "demand" else []
     if backend.group:
         parts.append(f"shares the room of {backend.group}")
@@ -88,7 +88,7 @@ def _loading(backend: Backend) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _group(group: Group) -> str:
+def _group(group: GroupSettings) -> str:
     return f"group {group.name}: at most {group.max_loaded} loaded at a time"
 
 

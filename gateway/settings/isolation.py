@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.faults import Fault, Finding, SettingsError
-from slotgate.gateway.settings.tables import Backend, Tenant
+from slotgate.gateway.settings.tables import BackendSettings, TenantSettings
 
 __all__ = ["check_isolation_goes_on", "isolating", "isolation_findings"]
 
@@ -59,12 +59,12 @@ def check_isolation_goes_on(run: Settings, wanted: Settings) -> None:
         raise SettingsError(tuple(faults))
 
 
-def _may_use(tenant: Tenant, backend: Backend) -> bool:
+def _may_use(tenant: TenantSettings, backend: BackendSettings) -> bool:
     """One whose models are asked of it may turn out to serve any."""
     return "*" in tenant.models or not backend.models or not set(tenant.models).isdisjoint(backend.models)
 
 
-def _cannot(backend: Backend) -> str:
+def _cannot(backend: BackendSettings) -> str:
     if not backend.command:
         return "which is no process of the gateway's own"
     if backend.shared:

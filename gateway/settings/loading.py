@@ -72,13 +72,13 @@ def _validated(data: dict[str, object]) -> tuple[Settings, list[ErrorDetails]]:
 
 def _mended(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
     """`data` without its faulty values; a table of a list stays in its position and has a name."""
-    mended = copied(data)
+    parse_lenient = copied(data)
     for loc in spoiled:
-        _leave_out(mended, loc)
-    for tables in mended.values():
+        _leave_out(parse_lenient, loc)
+    for tables in parse_lenient.values():
         for index, table in enumerate(tables) if isinstance(tables, list) else ():
             table.setdefault("name", f"nameless-{index}")
-    return mended
+    return parse_lenient
 
 
 def _leave_out(data: dict[str, object], loc: Loc) -> None:

@@ -29,7 +29,7 @@ LOOPBACK_V4 = ipaddress.ip_network("127.0.0.0/8")
 LOOPBACK_V6 = ipaddress.ip_address("::1")
 
 
-class Server(Table):
+class ServerSettings(Table):
     """`[server]`: where the gateway listens, and what one connection may cost it."""
 
     host: Host = "127.0.0.1"
@@ -61,7 +61,7 @@ class Server(Table):
         return address in LOOPBACK_V4 if address.version == 4 else address == LOOPBACK_V6
 
 
-class Admission(Table):
+class AdmissionSettings(Table):
     """`[admission]`: the queue in front of the slots, and what becomes of slots in doubt."""
 
     max_queue: Count = 256
@@ -75,7 +75,7 @@ class Admission(Table):
     lease_ttl_s: Seconds = 10
 
 
-class Streaming(Table):
+class StreamingSettings(Table):
     """`[streaming]`: what a stream's client hears, and how much of it waits in memory."""
 
     keepalive: Literal["comment", "chunk", "off"] = "comment"
@@ -87,7 +87,7 @@ class Streaming(Table):
     merge: Literal["backlog", "never"] = "backlog"
 
 
-class Timeouts(Table):
+class TimeoutsSettings(Table):
     """`[timeouts]`: how long a backend may take over each step."""
 
     connect_s: Seconds = 5
@@ -96,7 +96,7 @@ class Timeouts(Table):
     total_s: Seconds = 3600
 
 
-class Usage(Table):
+class UsageSettings(Table):
     """`[usage]`: where the record of used tokens is kept."""
 
     store: Annotated[UsageStore, Hidden()] = SQLITE_DEFAULT  # a store's URL can carry a password

@@ -33,7 +33,7 @@ def _isolation(value: object) -> object:
     raise ValueError('must be true, false or "best-effort"')
 
 
-class Model(Table):
+class ModelSettings(Table):
     """`[[model]]`: a public name, what else it answers to, and what the backend calls it."""
 
     name: ModelName
@@ -41,7 +41,7 @@ class Model(Table):
     upstream_name: Text = ""
 
 
-class TenantKey(Table):
+class TenantKeySettings(Table):
     """`[[tenant.key]]`: one key of a tenant, with a name and an end."""
 
     name: Name
@@ -49,12 +49,14 @@ class TenantKey(Table):
     expires: datetime.date | None = None
 
 
-class Tenant(Table):
+class TenantSettings(Table):
     """`[[tenant]]`: who may enter, with which keys, and how much of the slots is theirs."""
 
     name: Name
     key_hashes: Annotated[Many[KeyHash], Hidden()] = ()
-    key: Annotated[Many[TenantKey], Hidden()] = ()  # somebody may write the key itself, here and below
+    key: Annotated[
+        Many[TenantKeySettings], Hidden()
+    ] = ()  # somebody may write the key itself, here and below
     weight: Weight = 1
     models: Many[ModelChoice] = ("*",)
     priority: Literal["interactive", "batch"] = "interactive"
@@ -68,7 +70,7 @@ class Tenant(Table):
     isolate_cache: Annotated[bool | Literal["best-effort"], BeforeValidator(_isolation)] = False
 
 
-class Backend(Table):
+class BackendSettings(Table):
     """`[[backend]]`: one llama-server, found at `url` or started by `command`."""
 
     name: Name
@@ -102,7 +104,7 @@ class Backend(Table):
         return environ[self.api_key_env] if self.api_key_env else None
 
 
-class Group(Table):
+class GroupSettings(Table):
     """`[[group]]`: backends of which only so many are loaded at a time."""
 
     name: Name

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-__all__ = ["GUARANTEED_BYTES", "BufferBudget", "Holding"]
+__all__ = ["GUARANTEED_BYTES", "BufferBudget", "BufferShare"]
 
 GUARANTEED_BYTES = 64 * 1024
 
 
-class Holding:
+class BufferShare:
     """What one stream holds. `stalled` and `cut` are its owner's."""
 
     __slots__ = ("bytes", "cut", "stalled", "tenant")
@@ -38,12 +38,12 @@ class BufferBudget:
         self.total_bytes = total_bytes
         self.drawn = 0
         self.cuts = 0
-        self._holdings: dict[Holding, None] = {}
+        self._holdings: dict[BufferShare, None] = {}
 
     def __repr__(self) -> str:
         return f"<BufferBudget {self.drawn}/{self.total_bytes} drawn by {len(self._holdings)} streams>"
 
-    def hold(self, holding: Holding, size: int) -> None:
+    def hold(self, holding: BufferShare, size: int) -> None:
         """The stream holds `size` bytes now. May cut a stream, this one included."""
         before = holding.drawn
         holding.bytes = size
@@ -55,7 +55,7 @@ class BufferBudget:
         if self.drawn > self.total_bytes and holding.drawn > before:
             self._cut_one()
 
-    def release(self, holding: Holding) -> None:
+    def release(self, holding: BufferShare) -> None:
         """The stream is over."""
         self.drawn -= holding.drawn
         holding.bytes = 0

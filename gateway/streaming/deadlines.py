@@ -13,7 +13,7 @@ fires and the times have moved on, it is set again.
 
 Proof of life that is no event (headers, comments) counts for none of them.
 
-A token that takes the express lane is counted and not timed: asking for the time would be a seventh of what
+A token that takes the fast path is counted and not timed: asking for the time would be a seventh of what
 it costs here. So while tokens pass the count is looked at, `LOOKS` times within the shortest silence that
 matters, and the last one is known to have come between two looks. A keep-alive takes the earlier one, so that
 it is never late; a cut takes the later one, so that it is never early.
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from slotgate.gateway.streaming.alarm import Alarm
 
-__all__ = ["StreamLimits", "StreamTimes", "Watchdog"]
+__all__ = ["Deadlines", "StreamLimits", "StreamTimes"]
 
 LOOKS = 4
 
@@ -70,7 +70,7 @@ class StreamTimes:
     """When it was last let go again."""
 
 
-class Watchdog:
+class Deadlines:
     """`on_expired` is called with the name of a limit, once for each. All ends with `close()`."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Watchdog:
         self._looked_at = now
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
-        """Between these two moments the last event came that was not timed."""
+        """Between these two hooks the last event came that was not timed."""
         self._alarm = Alarm(loop, self._fire)
         self._alarm.set(now + limits.shortest_s)
 

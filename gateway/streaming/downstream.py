@@ -24,7 +24,7 @@ from starlette.types import Send
 
 from slotgate.gateway.http.eager import Continued
 from slotgate.gateway.http.errors import ClientGone
-from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, Holding
+from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, BufferShare
 from slotgate.gateway.streaming.direct_writer import DirectWriter
 from slotgate.gateway.streaming.template import Template
 
@@ -64,9 +64,9 @@ class Downstream:
         """Whether the end of the body has been handed to `send`."""
         self.sending_since: float | None = None
         """When the `send` under way began; None while none is."""
-        self.on_cut: Callable[[], None] = _nothing
+        self.on_cancel: Callable[[], None] = _nothing
         """All streams together hold too much, and this one has to go."""
-        self.holding = Holding(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
+        self.holding = BufferShare(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
         self.on_full: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         self._send: Sending = cast("Sending", send)
@@ -219,7 +219,7 @@ class Downstream:
             self.discard()
 
     def _was_cut(self) -> None:
-        self.on_cut()
+        self.on_cancel()
 
     def _close_run(self) -> None:
         run = self._run

@@ -1,4 +1,4 @@
-"""The express lane of a stream: one read that is one chunk that is one plain text delta becomes one write.
+"""The fast path of a stream: one read that is one chunk that is one plain text delta becomes one write.
 
 Nearly every read is that. llama-server writes a token as one HTTP chunk, and it comes as one read; its client
 keeps up, so nothing waits before it. Then neither the parser of the upstream's HTTP nor the buffer of the
@@ -13,12 +13,12 @@ the long way with all that follows from it.
 
 from __future__ import annotations
 
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.streaming.direct_writer import DirectWriter
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.template import OWN_JSON_FORM, Template, canonical
 
-__all__ = ["LONGEST", "Express"]
+__all__ = ["LONGEST", "FastPath"]
 
 LONGEST = 40
 """Bytes of a text. A longer one is hardly a token, and pays for its parser: what is kept for each length that
@@ -26,24 +26,26 @@ the texts of a stream have comes to half a kilobyte."""
 _NO_WAY = b"", b"", -1
 
 
-class Express:
+class FastPath:
     """For one template of one stream."""
 
-    __slots__ = ("_meter", "_out", "_suffix", "_tail", "_ways", "_writer", "template")
+    __slots__ = ("_out", "_suffix", "_tail", "_token_usage", "_ways", "_writer", "template")
 
-    def __init__(self, template: Template, writer: DirectWriter, out: Downstream, meter: Meter) -> None:
+    def __init__(
+        self, template: Template, writer: DirectWriter, out: Downstream, token_usage: TokenUsage
+    ) -> None:
         """`out` hears of errors."""
         self.template = template
         self._writer = writer
         self._out = out
-        self._meter = meter
+        self._token_usage = token_usage
         self._tail = template.event_tail + b"\r\n"
         self._suffix = template.suffix + b"\r\n"
         self._ways: dict[int, tuple[bytes, bytes, int]] = {}
         """By the length of a read: what it begins with, what is written instead, how long its text is."""
 
     def __repr__(self) -> str:
-        return f"<Express {self.template!r}>"
+        return f"<FastPath {self.template!r}>"
 
     def take(self, read: bytes) -> bool:
         """Whether this read, which begins where a chunk begins, was all that, and has been dealt with."""
@@ -56,7 +58,7 @@ class Express:
             if len(text) != length or (text.translate(OWN_JSON_FORM) != text and canonical(text) != text):
                 return False
             write(b"".join((ours, text, self._suffix)))
-            self._meter.deltas += 1
+            self._token_usage.deltas += 1
         except Exception as error:
             self._out.fail(error)
         return True

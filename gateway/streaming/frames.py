@@ -3,11 +3,11 @@
     a read -> [one chunk, the template matches] ----------------------------> prefix + text + suffix, at once
            -> body bytes -> [template matches]  ----------------------------> prefix + text + suffix
                          -> events -> [template matches] -------------------> prefix + text + suffix
-                                   -> parse -> meter -> dialect -> learn ---> dump
+                                   -> parse -> usage -> dialect -> learn ---> dump
 
 Nearly every read holds one plain text delta that differs from the last one in its text alone; it leaves by
-the first line (`express`), without a parser. Everything else is parsed once, and the protocol's dialect says
-what leaves for it. Nothing here awaits, and nothing is decided about the request: the relay looks at
+the first line (`fast_path`), without a parser. Everything else is parsed once, and the protocol's dialect
+says what leaves for it. Nothing here awaits, and nothing is decided about the request: the relay looks at
 `sentinel` and `error` after each read that was more than one plain delta.
 """
 
@@ -18,21 +18,23 @@ from typing import Any
 
 from slotgate.gateway.api.chunks import Chunk
 from slotgate.gateway.api.dialects import Dialect
-from slotgate.gateway.api.json_repair import mended, parsed
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.json_repair import parse_lenient, parsed
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.http.sse import Event, EventParser, Kind
 from slotgate.gateway.streaming.downstream import Downstream
-from slotgate.gateway.streaming.fast_path import Express
+from slotgate.gateway.streaming.fast_path import FastPath
 from slotgate.gateway.streaming.template import Template
 
 __all__ = ["Frames"]
 
 
 class Frames:
-    """One stream. Whole frames go to `out`; counts go to `meter`."""
+    """One stream. Whole frames go to `out`; counts go to `token_usage`."""
 
-    def __init__(self, dialect: Dialect, out: Downstream, meter: Meter, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, dialect: Dialect, out: Downstream, token_usage: TokenUsage, clock: Callable[[], float]
+    ) -> None:
         self.sentinel = False
         """Whether the stream has said that it succeeded. Nothing after it is read."""
         self.terminal = b""
@@ -42,19 +44,19 @@ class Frames:
         self.parsed = 0
         """Events that came through the event parser. The first one does."""
         self.last_event_at: float | None = None
-        """Of the events that were timed; what `express` takes is only counted."""
+        """Of the events that were timed; what `fast_path` takes is only counted."""
         self.first_output_at: float | None = None
         self.unparsed = 0
         """Events whose data was not JSON as it stood."""
         self._dialect = dialect
         self._out = out
-        self._meter = meter
+        self._token_usage = token_usage
         self._clock = clock
         self._parser = EventParser()
         self._next: Template | None = None
         """What the next read is likely to be, if it begins an event."""
         self._known: tuple[Template, ...] = ()
-        self._lane: Express | None = None
+        self._fast_path: FastPath | None = None
         self._lesson: tuple[bytes, bytes] | None = None
         """Of the last plain delta that took the general path: its data, and the name of its event."""
         self._inside_raw = False
@@ -62,7 +64,7 @@ class Frames:
         """Deltas that were."""
 
     def __repr__(self) -> str:
-        return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._meter!r}>"
+        return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._token_usage!r}>"
 
     def feed(self, body: bytes) -> bool:
         """True if it was one plain text delta: then nothing else about the stream has changed."""
@@ -113,19 +115,19 @@ class Frames:
         return (b"\n\n" if self._inside_raw else b"") + self._dialect.failure(error)
 
     @property
-    def express(self) -> Express | None:
+    def fast_path(self) -> FastPath | None:
         """For the next read, if it is one whole chunk and what it is likely to be."""
         template, writer = self._next, self._out.writer
         if template is None or writer is None:
             return None
-        if self._lane is None or self._lane.template is not template:
-            self._lane = Express(template, writer, self._out, self._meter)
-        return self._lane
+        if self._fast_path is None or self._fast_path.template is not template:
+            self._fast_path = FastPath(template, writer, self._out, self._token_usage)
+        return self._fast_path
 
     @property
     def untimed(self) -> int:
-        """Deltas so far that `express` took."""
-        return self._meter.deltas - self._timed
+        """Deltas so far that `fast_path` took."""
+        return self._token_usage.deltas - self._timed
 
     # -- events
 
@@ -143,7 +145,7 @@ class Frames:
             self.parsed += 1
             self.last_event_at = self._clock()
             if event.kind is Kind.ERROR_FIELD or event.name == b"error":
-                said = mended(event.data) or {"message": event.data.decode(errors="replace")}
+                said = parse_lenient(event.data) or {"message": event.data.decode(errors="replace")}
                 error = said.get("error") or said
                 self.error = error if isinstance(error, dict) else {"message": str(error)}
             elif event.kind is Kind.MESSAGE:
@@ -173,7 +175,7 @@ class Frames:
         chunk = parsed(payload)
         if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
             self.unparsed += 1
-            chunk = mended(payload)
+            chunk = parse_lenient(payload)
             if chunk is None:
                 self._pass_on(payload)
         if chunk is not None:
@@ -188,7 +190,7 @@ class Frames:
 
     def _chunk(self, payload: bytes, name: bytes, chunk: Chunk) -> None:
         dialect = self._dialect
-        self._meter.read(chunk)
+        self._token_usage.read(chunk)
         if dialect.has_output(chunk):
             self._count()
             if self.first_output_at is None:
@@ -206,7 +208,7 @@ class Frames:
         self._out.delta(template, text)
 
     def _count(self) -> None:
-        self._meter.deltas += 1
+        self._token_usage.deltas += 1
         self._timed += 1
 
     def _put(self, chunks: list[Chunk]) -> None:

@@ -192,8 +192,8 @@ class Relay:
             self._out.hand_over()
         except Exception as error:
             self.crashed(error)
-        express = self._frames.express
-        return express.take if express is not None else None
+        fast_path = self._frames.fast_path
+        return fast_path.take if fast_path is not None else None
 
     @_guarded
     def ended(self, end: End) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-__all__ = ["MOST", "PERIOD_S", "LineBudget"]
+__all__ = ["MOST", "PERIOD_S", "LogLimiter"]
 
 MOST: Final = 100
 PERIOD_S: Final = 10.0
@@ -22,7 +22,7 @@ _OTHERS: Final = "others"
 log = structlog.stdlib.get_logger("slotgate.access")
 
 
-class LineBudget:
+class LogLimiter:
     """Belongs to the running event loop; `flush` in the end."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class LineBudget:
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<LineBudget {sum(self._asked.values())} asked, {sum(self._left_out.values())} left out>"
+        return f"<LogLimiter {sum(self._asked.values())} asked, {sum(self._left_out.values())} left out>"
 
     def allows(self, kind: str) -> bool:
         """Whether another line of this kind may be written; counted if not."""

@@ -227,8 +227,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
-        express = self._express
-        if express is not None and express(data):
+        fast_path = self._express
+        if fast_path is not None and fast_path(data):
             return
         parser = self._parser
         if parser is None:
@@ -246,11 +246,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._head_goes_on(len(data))
         sink = self._sink
         if sink is not None:
-            express = sink.read_over()
+            fast_path = sink.read_over()
             # Not within the size of the next chunk, of which nothing may have been read, nor within what is
             # deflated, nor when the exchange has ended on the way.
             offered = self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body
-            self._express = express if offered else None
+            self._express = fast_path if offered else None
         if len(data) >= BURST_BYTES:
             self._let_others_in()
 

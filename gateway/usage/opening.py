@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage.postgres import PostgresStore
 from slotgate.gateway.usage.sqlite import SqliteStore
 from slotgate.gateway.usage.store import UsageStore

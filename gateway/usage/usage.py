@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from slotgate.gateway.http.context import RequestContext
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage.opening import store_of
 from slotgate.gateway.usage.question import Question, Total
 from slotgate.gateway.usage.record import UsageRecord

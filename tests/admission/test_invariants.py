@@ -91,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return [ticket for ticket in self.waiting() if ticket.enqueued_at <= limit]
 
     def holds(self, pool: SlotPool) -> bool:
-        return self.scheduler._gates[pool].reservation.holds
+        return self.scheduler._pool_queues[pool].reservation.holds
 
     def waiting(self) -> list[Ticket]:
         return [owner.ticket for owner in self.all if owner.ticket is not None and owner.ticket.queued]
@@ -229,8 +229,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def slots_are_held_for_a_wide_ticket_that_waits_for_them(self) -> None:
         waiting = self.waiting()
-        for pool, gate in self.scheduler._gates.items():
-            ticket = gate.reservation.ticket
+        for pool, pool_queue in self.scheduler._pool_queues.items():
+            ticket = pool_queue.reservation.ticket
             if ticket is not None:
                 assert ticket in waiting
                 assert pool in self.routes[ticket.demand.model]

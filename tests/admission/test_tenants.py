@@ -209,7 +209,7 @@ class Tenants(RuleBasedStateMachine):
         for request in self.live():
             for pool in self.pools if request.ticket.queued else ():
                 fits = pool.admissible >= request.ticket.demand.width
-                assert not fits or self.scheduler._gates[pool].reservation.holds
+                assert not fits or self.scheduler._pool_queues[pool].reservation.holds
 
     @invariant()
     def tenants_are_counted_right(self) -> None:

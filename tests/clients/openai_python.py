@@ -1,4 +1,4 @@
-"""The official `openai` package: both clients, plain streams and the streaming helpers, three doors."""
+"""The official `openai` package: both clients, plain streams and the streaming helpers, three endpoints."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

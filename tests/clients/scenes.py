@@ -1,4 +1,4 @@
-"""What a scripted llama-server says on each door: the same short story in each protocol.
+"""What a scripted llama-server says on each endpoint: the same short story in each protocol.
 
 The words are `WORDS`. `events` is a whole stream, event by event; tests cut it, stop it or go on for ever.
 """

@@ -19,7 +19,7 @@ _CHUNKS = {
 
 
 def look_of_keepalives(path: str, form: str) -> bytes:
-    """What is in each of them, and in nothing else on this door."""
+    """What is in each of them, and in nothing else on this endpoint."""
     if path == "/v1/messages":
         return PINGS[1]
     return _CHUNKS.get(path, PINGS[0]) if form == "chunk" else PINGS[0]

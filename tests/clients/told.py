@@ -1,6 +1,6 @@
 """What a test asks a client to do, and what the client told its user in the end.
 
-Every client of every door is driven through one function, `Run`, so that one test holds for all of them.
+Every client of every endpoint is driven through one function, `Run`, so that one test holds for all of them.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ Run = Callable[[Ask], Awaitable[Told]]
 class Client:
     name: str
     path: str
-    """The door that it uses."""
+    """The endpoint that it uses."""
     run: Run
     needs_node: bool = False
     errors: dict[int, str] = field(default_factory=dict)

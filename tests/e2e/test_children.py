@@ -15,7 +15,7 @@ from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK
 from slotgate.gateway.processes.restart_policy import RestartLimits
 from slotgate.gateway.processes.state import State
@@ -60,7 +60,7 @@ async def watched(*habits: str) -> AsyncIterator[Watched]:
     settings = parse({"backend": [{"name": "own", "command": list(command), "models": ["m"]}]}, {})
     limits = RestartLimits(first_delay_s=0.0)
     process = LlamaProcess(LlamaCommand("own", command, "m"), os.environ, limits=limits)
-    async with Children([process]) as children:
+    async with ManagedProcesses([process]) as children:
         if not habits:
             await process.wait_ready(PATIENCE_S)
         async with assemble(children.located(settings), children.environ({})) as (_, fleet):

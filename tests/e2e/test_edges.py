@@ -16,7 +16,7 @@ from slotgate.gateway.http.by_method import ByMethod
 from slotgate.gateway.settings import Settings
 from tests.support.answer import Answer, exchange, fetch
 from tests.support.client import request_bytes
-from tests.support.doors import BOUNDARY, MODEL, STREAMING, WAYS, Way, chunks_of, models_in
+from tests.support.endpoints import BOUNDARY, MODEL, STREAMING, WAYS, Way, chunks_of, models_in
 from tests.support.gateway import running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import END, answer, chunked
@@ -87,7 +87,7 @@ NO_KEY_NEEDED = {
     ("DELETE", "/admin/session"): 403,
 }
 """What answers nevertheless, and how a request with nothing in it."""
-AT_EVERY_DOOR = pytest.mark.parametrize("way", WAYS, ids=repr)
+AT_EVERY_ENDPOINT = pytest.mark.parametrize("way", WAYS, ids=repr)
 
 
 def whole(way: Way) -> ScriptedUpstream:
@@ -95,7 +95,7 @@ def whole(way: Way) -> ScriptedUpstream:
     return ScriptedUpstream(scripts={way.upstream: script}, llama=LlamaLike(model=MODEL))
 
 
-def test_every_door_is_among_the_routes() -> None:
+def test_every_endpoints_is_among_the_routes() -> None:
     assert {way.path for way in WAYS} <= {place.path for place in PLACES}
 
 
@@ -183,7 +183,7 @@ async def test_scenario_091_headers_that_are_too_large_are_431_on_every_route(pl
 # -- bodies
 
 
-@AT_EVERY_DOOR
+@AT_EVERY_ENDPOINT
 async def test_a_chunked_body_is_read_to_its_end_and_forwarded_with_a_length(way: Way) -> None:
     body, kind = way.body(text_of_some_length="x" * 1000)
     fu = whole(way)
@@ -200,7 +200,7 @@ async def test_a_chunked_body_is_read_to_its_end_and_forwarded_with_a_length(way
     assert request.head.get(b"content-length") == b"%d" % len(body)
 
 
-@AT_EVERY_DOOR
+@AT_EVERY_ENDPOINT
 async def test_who_expects_100_continue_is_told_to_go_on_and_is_served(way: Way) -> None:
     body, kind = way.body()
     fu = whole(way)
@@ -217,7 +217,7 @@ async def test_who_expects_100_continue_is_told_to_go_on_and_is_served(way: Way)
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"br", b"deflate, gzip", b"x"])
-@AT_EVERY_DOOR
+@AT_EVERY_ENDPOINT
 async def test_a_compressed_body_is_415_and_told_what_is_taken(way: Way, encoding: bytes) -> None:
     body, kind = way.body()
     fu = whole(way)
@@ -249,8 +249,8 @@ NO_BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", NO_BODIES)
-@AT_EVERY_DOOR
-async def test_scenario_087_a_body_that_makes_no_sense_is_400_at_every_door(way: Way, body: str) -> None:
+@AT_EVERY_ENDPOINT
+async def test_scenario_087_a_body_that_makes_no_sense_is_400_at_every_endpoint(way: Way, body: str) -> None:
     fu = whole(way)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         _, kind = way.body()
@@ -335,5 +335,5 @@ async def test_an_id_that_is_odd_is_looked_up_and_nothing_else(path: str) -> Non
 
 
 def test_the_forms_have_the_boundary_that_their_header_says() -> None:
-    forms = [way for way in WAYS if way.door.multipart]
+    forms = [way for way in WAYS if way.endpoint.multipart]
     assert all(BOUNDARY in way.body()[0] for way in forms)

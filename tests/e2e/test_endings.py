@@ -1,4 +1,4 @@
-"""However a request ends, at whatever door: a tenant that may have one at a time may have its next."""
+"""However a request ends, at whatever endpoint: a tenant that may have one at a time may have its next."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from slotgate.admission import Demand, Outcome
-from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.backends.backend import Backend
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
-from tests.support.doors import MODEL, Way
+from tests.support.endpoints import MODEL, Way
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import H, T, answer, chunked, error_body
@@ -27,15 +27,15 @@ SLOTS = 40
 
 
 WAYS = [
-    (Way(door, door.paths[0]), stream)
-    for door in DOORS
-    if door.takes_slot
-    for stream in sorted({False, door.body.streams})
+    (Way(endpoint, endpoint.paths[0]), stream)
+    for endpoint in ENDPOINTS
+    if endpoint.takes_slot
+    for stream in sorted({False, endpoint.body.streams})
 ]
 
 
 class Visit:
-    """One door, and a tenant that may have one request at a time."""
+    """One endpoint, and a tenant that may have one request at a time."""
 
     def __init__(self, way: Way, stream: bool, gateway: Gateway, fu: ScriptedUpstream) -> None:
         self.way = way

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.forwarding.fetch import Reply
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
@@ -61,7 +61,7 @@ class Fault:
         (Frames, "finish", "success"),
         (Frames, "finish", "no end"),
         (Frames, "keepalive", "silence"),
-        (Meter, "read", "success"),
+        (TokenUsage, "read", "success"),
         (Downstream, "put", "success"),
         (Downstream, "put", "silence"),
         (Downstream, "delta", "success"),
@@ -110,11 +110,11 @@ async def test_scenario_073_a_fault_after_the_first_byte_is_one_error_frame_and_
     assert "injected" not in error["message"]
 
 
-@pytest.mark.parametrize("owner", [Frames, Meter, Relay])
+@pytest.mark.parametrize("owner", [Frames, TokenUsage, Relay])
 async def test_a_fault_before_the_first_byte_is_500(owner: type, monkeypatch: pytest.MonkeyPatch) -> None:
     fu = ScriptedUpstream()
     fault = Fault(armed=True)
-    names = {Frames: "feed", Meter: "read", Relay: "_succeed"}
+    names = {Frames: "feed", TokenUsage: "read", Relay: "_succeed"}
     fault.into(monkeypatch, owner, names[owner])
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, max_tokens=1)
@@ -157,7 +157,7 @@ async def test_scenario_111_a_thousand_disconnects_are_all_told_of_and_no_traceb
         for _ in range(4):
             await asyncio.gather(*(leave(gateway, dice) for _ in range(250)))
             await gateway.until(lambda: gateway.idle, within=10)
-        gateway.fleet.line_budget.flush()
+        gateway.fleet.log_limiter.flush()
         lines = gateway.log.of("request")
         counted = [entry["left_out"] for entry in gateway.log.of("requests without a line of their own")]
         told = len(lines) + sum(each["client_gone"] for each in counted)

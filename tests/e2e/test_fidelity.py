@@ -289,7 +289,7 @@ async def test_a_chat_is_answered_as_directly(llama: RealLlama, case: str, *, st
 @IN_BOTH_MODES
 @pytest.mark.parametrize("case", OTHERS)
 @served_by("plain")
-async def test_other_doors_answer_as_directly(llama: RealLlama, case: str, *, stream: bool) -> None:
+async def test_other_endpoints_answer_as_directly(llama: RealLlama, case: str, *, stream: bool) -> None:
     path, body = OTHERS[case]
     if (
         path == "/v1/messages"
@@ -300,7 +300,7 @@ async def test_other_doors_answer_as_directly(llama: RealLlama, case: str, *, st
 
 @pytest.mark.parametrize("case", WHOLE_ONLY)
 @served_by("plain")
-async def test_doors_without_streams_answer_as_directly(llama: RealLlama, case: str) -> None:
+async def test_endpoints_without_streams_answer_as_directly(llama: RealLlama, case: str) -> None:
     path, body = WHOLE_ONLY[case]
     await compare(llama, path, body, stream=False)
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 CANARY = "the quick brown canary sings of gold at night. " * 12
 MESSAGES = {"messages": [{"role": "user", "content": CANARY}], "max_tokens": 3}
-DOORS: dict[str, dict[str, Any]] = {
+ENDPOINTS: dict[str, dict[str, Any]] = {
     CHAT: MESSAGES,
     "/v1/messages": MESSAGES,
     "/v1/completions": {"prompt": CANARY, "max_tokens": 3},
@@ -50,7 +50,7 @@ def key_of(tenant: str) -> bytes:
 
 
 async def ask(gateway: Gateway, tenant: str, path: str = CHAT, **members: object) -> Answer:
-    answer = await fetch(gateway.url, "POST", path, key_of(tenant), json=DOORS[path] | members)
+    answer = await fetch(gateway.url, "POST", path, key_of(tenant), json=ENDPOINTS[path] | members)
     assert answer.status == 200, answer
     return answer
 
@@ -81,7 +81,7 @@ async def test_without_it_another_tenant_finds_the_canary(tiny_model: Path) -> N
         assert cached(await ask(gateway, "b")) > 50
 
 
-@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("slots", [1, 2])
 async def test_nothing_of_an_isolated_tenant_is_left_for_another(
     tiny_model: Path, path: str, slots: int

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.usage import keeping
 from tests.support.answer import Answer
@@ -78,7 +78,7 @@ async def test_a_quota_that_is_used_up_says_do_not_retry() -> None:
         assert len(fu.generations) == 1
 
 
-SLOT_DOORS = [door for door in DOORS if door.takes_slot and not door.multipart]
+SLOT_ENDPOINTS = [endpoint for endpoint in ENDPOINTS if endpoint.takes_slot and not endpoint.multipart]
 MEMBERS: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
     "prompt": "hi",
@@ -91,10 +91,10 @@ MEMBERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("door", SLOT_DOORS, ids=lambda door: door.name)
+@pytest.mark.parametrize("endpoint", SLOT_ENDPOINTS, ids=lambda endpoint: endpoint.name)
 @pytest.mark.parametrize("ending", ["queue full", "client gone", "unreachable"])
-async def test_what_never_ran_costs_nothing_on_any_door(door: Any, ending: str) -> None:  # noqa: ANN401
-    path = door.paths[0]
+async def test_what_never_ran_costs_nothing_on_any_endpoint(endpoint: Any, ending: str) -> None:  # noqa: ANN401
+    path = endpoint.paths[0]
     fu = ScriptedUpstream(scripts={path: [Stall()], CHAT: [Stall()]})
     fu.llama.total_slots = 1
     tenant = [

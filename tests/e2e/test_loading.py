@@ -182,11 +182,11 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
         "slotgate.gateway.processes.managed.LlamaProcess", partial(LlamaProcess, limits=limits)
     )
     monkeypatch.setattr("slotgate.gateway.processes.residency.REST_S", 0.05)
-    mended = tmp_path / "mended"
-    command = llama_command(tiny_model, before=f"[ -e {mended} ] || exit 3")
+    parse_lenient = tmp_path / "parse_lenient"
+    command = llama_command(tiny_model, before=f"[ -e {parse_lenient} ] || exit 3")
     async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:
         first = await talk(gateway, "a")
-        mended.touch()
+        parse_lenient.touch()
         await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.STOPPED)
         second = await talk(gateway, "a")
     assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)
@@ -326,7 +326,7 @@ async def test_an_order_to_load_takes_back_one_to_unload(tiny_model: Path) -> No
         assert (drained, len(llamas())) == (BackendState.DRAINING, 1)
 
 
-async def test_a_door_without_a_slot_is_refused_and_begins_the_loading(tiny_model: Path) -> None:
+async def test_a_endpoints_without_a_slot_is_refused_and_begins_the_loading(tiny_model: Path) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
     body = {"model": "a", "content": "the old house"}
     async with running_gateway(settings, ready=False) as gateway:

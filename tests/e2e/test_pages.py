@@ -57,7 +57,7 @@ async def test_nothing_but_what_pages_are_made_of_is_served(name: str) -> None:
     assert (answer.status, answer.error["code"]) == (404, "unknown_path")
 
 
-async def test_the_front_door_leads_to_the_playground() -> None:
+async def test_the_front_endpoints_leads_to_the_playground() -> None:
     async with running_gateway(SETTINGS, ready=False) as gateway:
         answer = await fetch(gateway.url, "GET", "/")
     assert (answer.status, answer.header(b"location")) == (307, b"/admin/chat")

@@ -68,7 +68,7 @@ async def test_of_a_process_of_our_own_it_is_known_from_its_log(
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
-DOORS: dict[str, dict[str, Any]] = {
+ENDPOINTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}]},
     "/v1/completions": {"prompt": "hello"},
     "/completion": {"prompt": "hello", "n_predict": -1, "max_tokens": 100_000},
@@ -76,12 +76,12 @@ DOORS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("path", ENDPOINTS)
 async def test_answers_that_nobody_limits_do_not_end_each_other(tiny_model: Path, path: str) -> None:
     """This model never ends by itself: each gets what its slot's share of the context leaves it."""
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
-        body = DOORS[path] | {"model": "m", "stream": True}
+        body = ENDPOINTS[path] | {"model": "m", "stream": True}
         asking = (read_stream(gateway.url, path, body, within=PATIENCE_S) for _ in range(SLOTS))
         streams = await asyncio.gather(*asking)
         assert [chunk for frames in streams for chunk in data_of(frames) if "error" in chunk] == []

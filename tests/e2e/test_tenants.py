@@ -139,7 +139,7 @@ async def test_limits_hold_in_front_of_a_real_llama_server(run_llama: RunLlama, 
 
 CANARY = "the secret of the house is the long black water of the room where the children work at night "
 SAID = CANARY * 6
-DOORS: dict[str, dict[str, Any]] = {
+ENDPOINTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": SAID}], "max_tokens": 12},
     "/v1/completions": {"prompt": SAID, "max_tokens": 12},
     "/completion": {"prompt": SAID, "n_predict": 12},
@@ -159,12 +159,12 @@ def heard(answer: dict[str, Any]) -> tuple[int, object]:
     return details["cached_tokens"], [part["content"][0]["text"] for part in answer["output"]]
 
 
-@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("path", ENDPOINTS)
 async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
     path: str, run_llama: RunLlama, tiny_model: Path
 ) -> None:
     """One slot, so that both use the same. Without isolation the second does find what the first said."""
-    body = {**DOORS[path], "temperature": 0, "seed": 1}
+    body = {**ENDPOINTS[path], "temperature": 0, "seed": 1}
     async with AsyncExitStack() as running:
         found: dict[str, list[tuple[int, object]]] = {}
         for kind, members in {"shared": {}, "isolated": {"isolate_cache": "best-effort"}}.items():
@@ -187,7 +187,7 @@ async def test_a_tenant_without_isolation_can_find_what_an_isolated_one_left(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
     """Not wished for, but so it is, and the documentation says so: the slot keeps what it read."""
-    body = {**DOORS[CHAT], "temperature": 0}
+    body = {**ENDPOINTS[CHAT], "temperature": 0}
     llama = run_llama(RealLlama(tiny_model, slots=1, context=4096))
     tenants = [tenant("a", isolate_cache="best-effort"), tenant("b")]
     async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:

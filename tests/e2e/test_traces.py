@@ -120,11 +120,11 @@ async def test_a_stream_is_a_span_with_queue_upstream_and_stream_in_it(spans: Sp
         SpanKind.CLIENT,
         SpanKind.INTERNAL,
     ]
-    moments = [moment or 0 for span in children for moment in (span.start_time, span.end_time)]
-    assert moments == sorted(moments)
-    assert (whole.start_time or 0) <= moments[0]
-    assert (whole.end_time or 0) == moments[-1]
-    assert min(moments[3] - moments[2], moments[5] - moments[4]) > 25_000_000  # two pauses of 50 ms
+    hooks = [moment or 0 for span in children for moment in (span.start_time, span.end_time)]
+    assert hooks == sorted(hooks)
+    assert (whole.start_time or 0) <= hooks[0]
+    assert (whole.end_time or 0) == hooks[-1]
+    assert min(hooks[3] - hooks[2], hooks[5] - hooks[4]) > 25_000_000  # two pauses of 50 ms
     assert attributes(whole) == {
         "http.request.method": "POST",
         "http.route": CHAT,

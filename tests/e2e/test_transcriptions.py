@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.answer import Answer, exchange
 from tests.support.client import RawClient, request_bytes
-from tests.support.doors import BOUNDARY, MODEL, TEXT, WAYS, chunks_of
+from tests.support.endpoints import BOUNDARY, MODEL, TEXT, WAYS, chunks_of
 from tests.support.gateway import running_gateway, settings_for
 from tests.support.notation import DONE, END, answer, chunked, error_body
 from tests.support.script import Write
@@ -12,7 +12,7 @@ from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
 
-[WAY] = [way for way in WAYS if way.door.multipart]
+[WAY] = [way for way in WAYS if way.endpoint.multipart]
 FORM = b"content-type: multipart/form-data; boundary=" + BOUNDARY
 WHOLE = [Write(answer(200, WAY.sample.whole))]
 

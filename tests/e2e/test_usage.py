@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.cli import main
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage import Question, keeping, store_of
 from tests.support.answer import fetch
 from tests.support.client import read_stream

@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import ChatDialect, Dialect, FrameOptions
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.streaming.buffer_budget import BufferBudget
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
@@ -34,7 +34,7 @@ class ChatStream:
         self.now = 100.0
         self.body = b""
         """What the client has read."""
-        self.meter = Meter()
+        self.token_usage = TokenUsage()
         loop = cast("asyncio.AbstractEventLoop", self)
         self.out = Downstream(
             self._send,
@@ -46,7 +46,7 @@ class ChatStream:
             merge=merge,
         )
         self.frames = Frames(
-            dialect(OURS, self.meter, options or FrameOptions()), self.out, self.meter, self.time
+            dialect(OURS, self.token_usage, options or FrameOptions()), self.out, self.token_usage, self.time
         )
         self._stalled = False
 

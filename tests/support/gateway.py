@@ -16,7 +16,7 @@ import orjson
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.backends.fleet import Fleet
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import Server
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.telemetry.tracing import Trace
@@ -136,7 +136,7 @@ async def _listening(
 ) -> AsyncIterator[Gateway]:
     own = [backend for backend in settings.backends if backend.command]
     async with AsyncExitStack() as stack:
-        children = await stack.enter_async_context(Children.of(settings, environ)) if own else None
+        children = await stack.enter_async_context(ManagedProcesses.of(settings, environ)) if own else None
         located = children.located(settings) if children else settings
         environ = children.environ(environ) if children else environ
         assembled = assemble(

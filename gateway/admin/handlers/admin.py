@@ -13,7 +13,7 @@ from slotgate.gateway.admin.orders import Operations, Orders
 from slotgate.gateway.admin.status import backend_status, live_requests, status_of
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.cancel import cancel
-from slotgate.gateway.forwarding.in_flight import LiveAnswers
+from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.http.replies import send_json, send_whole
 from slotgate.gateway.settings import SettingsError
@@ -62,7 +62,7 @@ class Requests:
 class CancelAny:
     """`POST /admin/requests/{id}/cancel`: all live requests with that id; `?tenant=` narrows."""
 
-    def __init__(self, live: LiveAnswers) -> None:
+    def __init__(self, live: InFlight) -> None:
         self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

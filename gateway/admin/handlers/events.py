@@ -12,7 +12,7 @@ import contextlib
 from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.admin.handlers.operator_only import access_of
-from slotgate.gateway.admin.live_status import Board, Viewer
+from slotgate.gateway.admin.live_status import LiveStatus, Subscriber
 from slotgate.gateway.auth.operators import Operators
 from slotgate.gateway.http.context import context_of
 from slotgate.gateway.http.disconnect import cut_connection, until_client_gone
@@ -28,7 +28,7 @@ _HEADERS = [
 
 
 class Events:
-    def __init__(self, board: Board, operators: Operators, *, stall_timeout_s: float) -> None:
+    def __init__(self, board: LiveStatus, operators: Operators, *, stall_timeout_s: float) -> None:
         """A connection is cut when one frame could not be sent for `stall_timeout_s`."""
         self._board = board
         self._operators = operators
@@ -51,7 +51,7 @@ class Events:
             raise ClientGone
         await _end(send)
 
-    async def _tell(self, scope: Scope, viewer: Viewer, sending: _Sending) -> None:
+    async def _tell(self, scope: Scope, viewer: Subscriber, sending: _Sending) -> None:
         access = access_of(scope)
         while self._operators.good(access) and not sending.under_way:
             await sending.send(await viewer.frame())

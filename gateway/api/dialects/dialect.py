@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from slotgate.gateway.api.chunks import Chunk, Identity, dumped, frame
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 
 __all__ = ["DONE", "KEEPALIVE_COMMENT", "Dialect", "FrameOptions", "KeepAlive", "named_frame"]
@@ -46,10 +46,10 @@ class Dialect:
     heartbeat: ClassVar[bytes] = KEEPALIVE_COMMENT
     """What breaks a silence in comment form."""
 
-    def __init__(self, identity: Identity, meter: Meter, options: FrameOptions) -> None:
+    def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
         self.options = options
         self._identity = identity
-        self._meter = meter
+        self._token_usage = token_usage
         self._left = options.parts
         """Parts of the answer that have not ended."""
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from slotgate.gateway.api.chunks import KEPT_APART, Chunk, Identity, frame, has_output, plain_delta, rewrite
 from slotgate.gateway.api.dialects.dialect import Dialect, FrameOptions
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 
 __all__ = ["ChatDialect", "ChoicesDialect", "TextDialect"]
 
@@ -15,8 +15,8 @@ class ChoicesDialect(Dialect):
     done = b"[DONE]"
     object_name: ClassVar[str]
 
-    def __init__(self, identity: Identity, meter: Meter, options: FrameOptions) -> None:
-        super().__init__(identity, meter, options)
+    def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
+        super().__init__(identity, token_usage, options)
         self._begun = False
         self._timings: object = None
         self._held_finish: Chunk | None = None
@@ -43,7 +43,7 @@ class ChoicesDialect(Dialect):
         parts = self.rewritten(chunk)
         for part in parts:
             if self.options.running_usage and self._begun and part.get("usage") is None:
-                part["usage"] = self._meter.running_usage()
+                part["usage"] = self._token_usage.running_usage()
             self._begun = True
         return parts
 
@@ -63,7 +63,7 @@ class ChoicesDialect(Dialect):
     def _keepalive(self, choice: Chunk) -> bytes:
         chunk = self._empty_chunk(choice)
         if self.options.running_usage:
-            chunk["usage"] = self._meter.running_usage()
+            chunk["usage"] = self._token_usage.running_usage()
         if self._timings is not None:
             chunk["timings"] = self._timings
         return frame(chunk)
@@ -81,8 +81,8 @@ class ChoicesDialect(Dialect):
 class ChatDialect(ChoicesDialect):
     object_name = "chat.completion.chunk"
 
-    def __init__(self, identity: Identity, meter: Meter, options: FrameOptions) -> None:
-        super().__init__(identity, meter, options)
+    def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
+        super().__init__(identity, token_usage, options)
         self._role_expected = False
         """The gateway has said the role itself; the upstream's own role chunk is still to come."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slotgate.gateway.api.chunks import Chunk, Identity
 from slotgate.gateway.api.dialects.dialect import Dialect, FrameOptions, named_frame
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 
 __all__ = ["ResponsesDialect"]
@@ -20,8 +20,8 @@ _LAST = ("response.completed", "response.incomplete")
 
 
 class ResponsesDialect(Dialect):
-    def __init__(self, identity: Identity, meter: Meter, options: FrameOptions) -> None:
-        super().__init__(identity, meter, options)
+    def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
+        super().__init__(identity, token_usage, options)
         self._number = 0
         self._response: Chunk | None = None
         """The last response object that left; None before `response.created`."""

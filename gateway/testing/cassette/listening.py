@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from slotgate.gateway.server.listener import ListenError, Server
 from slotgate.gateway.server.signals import stop_signals
-from slotgate.gateway.settings import Server as ServerSettings
+from slotgate.gateway.settings import ServerSettings
 from slotgate.gateway.telemetry.logs import configure_logging
 from slotgate.gateway.testing.cassette.cassette import Cassette, CassetteError
 from slotgate.gateway.testing.cassette.player import Player

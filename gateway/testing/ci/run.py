@@ -28,7 +28,7 @@ from slotgate.gateway.auth.keys import hash_key, new_key
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.exec_wrapper import die_with_parent
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK
 from slotgate.gateway.server.listener import ListenError, Server
 from slotgate.gateway.server.signals import stop_signals
@@ -125,7 +125,7 @@ class _Run:
         """Ready inside: whoever is told of it gets an answer at once."""
         settings = self._settings()
         async with AsyncExitStack() as stack:
-            children = await stack.enter_async_context(Children.of(settings, self._environ))
+            children = await stack.enter_async_context(ManagedProcesses.of(settings, self._environ))
             located, environ = children.located(settings), children.environ(self._environ)
             assembled = assemble(located, environ, written=settings, load=self._settings, children=children)
             app, fleet = await stack.enter_async_context(assembled)

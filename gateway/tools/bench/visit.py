@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.sse import EventParser
 from slotgate.gateway.upstream import End
 
@@ -37,7 +37,7 @@ class Visit:
         self._last_text_at = 0.0
         self._events = EventParser()
         self._answer = bytearray()
-        self._meter = Meter()
+        self._token_usage = TokenUsage()
         self._done = False
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class Visit:
     @property
     def tokens(self) -> int:
         """Of the answer: as stated, else the pieces of text that came."""
-        return self._meter.completed
+        return self._token_usage.completed
 
     @property
     def ok(self) -> bool:
@@ -96,13 +96,13 @@ class Visit:
         if "error" in chunk:
             self.failure = _code_of(orjson.dumps(chunk)) or "error in the stream"
             return
-        self._meter.read(chunk)
+        self._token_usage.read(chunk)
         if any(_says(choice) for choice in chunk.get("choices") or ()):
             self._text()
 
     def _text(self) -> None:
         now = time.monotonic()
-        self._meter.deltas += 1
+        self._token_usage.deltas += 1
         if self.first_text_at is None:
             self.first_text_at = now
         else:

@@ -10,7 +10,7 @@ from typing import Final
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.settings import Settings, Usage, parse
+from slotgate.gateway.settings import Settings, UsageSettings, parse
 from slotgate.gateway.tools.run.find import FoundModel, FoundServer, Packages, find_model, find_server
 from slotgate.gateway.tools.run.kept_keys import RunKeys
 from slotgate.gateway.tools.run.options import RunOptions
@@ -64,9 +64,9 @@ class RunPlan:
         return parse({"server": server, "tenant": [tenant], "backend": [backend], "usage": usage}, {})
 
 
-def usage_settings(state: Path) -> Usage:
+def usage_settings(state: Path) -> UsageSettings:
     """Records are kept beside the keys, and found there by `slotgate usage`."""
-    return Usage(store=f"sqlite:///{state / 'usage.db'}")
+    return UsageSettings(store=f"sqlite:///{state / 'usage.db'}")
 
 
 def prepare(options: RunOptions, environ: Mapping[str, str], cwd: Path, packages: Packages) -> RunPlan:

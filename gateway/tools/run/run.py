@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TextIO
 
-from slotgate.gateway.app.serve import Moments, serve
+from slotgate.gateway.app.serve import ServeHooks, serve
 from slotgate.gateway.processes.failure import LlamaStartError
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import cannot_listen, next_free_port
 from slotgate.gateway.processes.supervisor import LlamaProcess
 from slotgate.gateway.tools.run.banner import banner
@@ -48,12 +48,12 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
     keys = load_or_make_keys(state)
     process = LlamaProcess(plan.command, environ)
 
-    moments = Moments(
+    hooks = ServeHooks(
         started=lambda: loaded(process, plan, sys.stderr),
         listening=lambda: print(banner(plan, keys), flush=True),
     )
     try:
-        return serve(plan.settings(keys, state), Children([process]), moments)
+        return serve(plan.settings(keys, state), ManagedProcesses([process]), hooks)
     except LlamaStartError as failed:
         return _say(str(failed), FAILED)
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slotgate.gateway.admin.live_status import MOST_VIEWERS, PERIOD_S, Board
+from slotgate.gateway.admin.live_status import MOST_VIEWERS, PERIOD_S, LiveStatus
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import CapacityError
@@ -15,12 +15,12 @@ from tests.support.gateway import settings_for
 from tests.support.virtual_time import run_virtual
 
 
-def with_board(test: Callable[[Board, Fleet], Awaitable[None]]) -> None:
+def with_board(test: Callable[[LiveStatus, Fleet], Awaitable[None]]) -> None:
     """Run it on virtual time, with a fleet that nobody watches."""
 
     async def run() -> None:
         fleet = Fleet(settings_for("http://127.0.0.1:9"), {})
-        board = Board(fleet)
+        board = LiveStatus(fleet)
         board.start()
         try:
             await test(board, fleet)
@@ -48,7 +48,7 @@ def ended(fleet: Fleet, name: str) -> None:
 
 
 def test_while_nobody_looks_nothing_is_drawn() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         await asyncio.sleep(3600)
         assert board.ticks == 0
         with board.viewing(nobody) as viewer:
@@ -63,7 +63,7 @@ def test_while_nobody_looks_nothing_is_drawn() -> None:
 
 
 def test_all_who_look_get_the_same_frame_and_not_only_an_equal_one() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         with board.viewing(nobody) as first, board.viewing(nobody) as second, board.viewing(nobody) as third:
             viewers = (first, second, third)
             for _ in range(4):
@@ -74,7 +74,7 @@ def test_all_who_look_get_the_same_frame_and_not_only_an_equal_one() -> None:
 
 
 def test_the_first_frame_is_whole_and_comes_at_once_the_others_say_what_is_new() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         loop = asyncio.get_running_loop()
         ended(fleet, "before")
         began = loop.time()
@@ -93,7 +93,7 @@ def test_the_first_frame_is_whole_and_comes_at_once_the_others_say_what_is_new()
 
 
 def test_who_was_slow_gets_a_whole_frame_and_has_missed_nothing() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         with board.viewing(nobody) as viewer:
             await viewer.frame()
             for name in ("one", "two"):
@@ -107,7 +107,7 @@ def test_who_was_slow_gets_a_whole_frame_and_has_missed_nothing() -> None:
 
 
 def test_a_frame_says_what_the_status_says_and_has_a_cell_for_each_slot() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         fleet.backends["gpu0"].pool.total = 3
         with board.viewing(nobody) as viewer:
             frame = said(await viewer.frame())
@@ -120,7 +120,7 @@ def test_a_frame_says_what_the_status_says_and_has_a_cell_for_each_slot() -> Non
 
 
 def test_viewers_are_counted_and_one_that_left_makes_room() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         def look(left: int) -> None:
             with board.viewing(nobody):
                 if left:
@@ -138,7 +138,7 @@ def test_viewers_are_counted_and_one_that_left_makes_room() -> None:
 
 
 def test_when_the_gateway_begins_to_stop_all_are_told_and_nobody_comes_in() -> None:
-    async def test(board: Board, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, fleet: Fleet) -> None:
         closed: list[str] = []
         with board.viewing(lambda: closed.append("a")), board.viewing(lambda: closed.append("b")):
             fleet.drain()

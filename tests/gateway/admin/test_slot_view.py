@@ -3,7 +3,7 @@
 from typing import Any
 
 from slotgate.admission import Demand, Lease, Outcome, SlotPool
-from slotgate.gateway.admin.slot_view import Cells
+from slotgate.gateway.admin.slot_view import SlotView
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.http.context import RequestContext, TenantIdentity
 
@@ -13,7 +13,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.pool = SlotPool("gpu0", 4)
-        self.cells = Cells()
+        self.cells = SlotView()
         self.held: dict[Lease, tuple[RequestContext, Progress]] = {}
 
     def lease(self, name: str, *, width: int = 1, tokens: int = 0, stream: bool = True) -> Lease:

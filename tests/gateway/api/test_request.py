@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.api.json_splice import splice
 from slotgate.gateway.api.request import BIG_BODY_BYTES, BodyParser, GenerationRequest, Upgrade
 from slotgate.gateway.http.context import TenantIdentity
@@ -14,7 +14,7 @@ from slotgate.gateway.http.errors import ClientError
 
 Json = dict[str, Any]
 MESSAGES = [{"role": "user", "content": "hi"}]
-CHAT = next(door for door in DOORS if door.name == "chat")
+CHAT = next(endpoint for endpoint in ENDPOINTS if endpoint.name == "chat")
 TENANT = TenantIdentity("team-a")
 
 

@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from tests.support.llama_frames import chat_body, timings, usage
 
 Json = dict[str, Any]
 
 
-def meter_of(*answers: Json, deltas: int = 0) -> Meter:
-    meter = Meter()
+def meter_of(*answers: Json, deltas: int = 0) -> TokenUsage:
+    token_usage = TokenUsage()
     for answer in answers:
-        meter.read(answer)
-    meter.deltas = deltas
-    return meter
+        token_usage.read(answer)
+    token_usage.deltas = deltas
+    return token_usage
 
 
-def counts(meter: Meter) -> tuple[int, int, int, bool]:
-    return meter.prompt_tokens, meter.cached_tokens, meter.completed, meter.exact
+def counts(token_usage: TokenUsage) -> tuple[int, int, int, bool]:
+    return token_usage.prompt_tokens, token_usage.cached_tokens, token_usage.completed, token_usage.exact
 
 
 def test_usage_is_what_counts() -> None:
@@ -28,10 +28,10 @@ def test_usage_is_what_counts() -> None:
 
 
 def test_timings_count_where_no_usage_is_stated() -> None:
-    meter = meter_of({"timings": timings(7)}, deltas=5)
-    assert counts(meter) == (31, 30, 7, False)
-    meter.settle()
-    assert counts(meter) == (31, 30, 7, True)
+    token_usage = meter_of({"timings": timings(7)}, deltas=5)
+    assert counts(token_usage) == (31, 30, 7, False)
+    token_usage.settle()
+    assert counts(token_usage) == (31, 30, 7, True)
 
 
 def test_timings_do_not_override_usage() -> None:
@@ -49,9 +49,9 @@ def test_a_stream_that_ended_early_is_counted_by_its_deltas() -> None:
 
 
 def test_a_success_that_states_nothing_stays_an_estimate() -> None:
-    meter = meter_of({}, deltas=5)
-    meter.settle()
-    assert counts(meter) == (0, 0, 5, False)
+    token_usage = meter_of({}, deltas=5)
+    token_usage.settle()
+    assert counts(token_usage) == (0, 0, 5, False)
 
 
 @pytest.mark.parametrize("nothing", [None, {}, [], "7", {"prompt_tokens": None}, {"completion_tokens": "7"}])
@@ -66,27 +66,27 @@ def test_odd_counts_are_nought() -> None:
 
 
 def test_the_running_usage_grows_with_what_passes() -> None:
-    meter = Meter()
-    assert meter.running_usage() == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    meter.deltas = 2
-    assert meter.running_usage()["total_tokens"] == 2
-    meter.read({"timings": timings(3)})
-    assert meter.running_usage() == {"prompt_tokens": 31, "completion_tokens": 3, "total_tokens": 34}
+    token_usage = TokenUsage()
+    assert token_usage.running_usage() == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    token_usage.deltas = 2
+    assert token_usage.running_usage()["total_tokens"] == 2
+    token_usage.read({"timings": timings(3)})
+    assert token_usage.running_usage() == {"prompt_tokens": 31, "completion_tokens": 3, "total_tokens": 34}
 
 
 def test_a_meter_shows_whether_it_estimates() -> None:
     assert (
         repr(meter_of(deltas=5)),
         repr(meter_of({"usage": usage(7)})),
-    ) == ("<Meter ~0+5 tokens>", "<Meter 31+7 tokens>")
+    ) == ("<TokenUsage ~0+5 tokens>", "<TokenUsage 31+7 tokens>")
 
 
 def test_of_several_choices_the_deltas_of_all_count() -> None:
     """llama-server states the tokens of one of them."""
-    meter = Meter(parts=2)
-    meter.deltas = 17
-    meter.read({"usage": {"prompt_tokens": 3, "completion_tokens": 9}})
-    assert (meter.prompt_tokens, meter.completed) == (3, 17)
+    token_usage = TokenUsage(parts=2)
+    token_usage.deltas = 17
+    token_usage.read({"usage": {"prompt_tokens": 3, "completion_tokens": 9}})
+    assert (token_usage.prompt_tokens, token_usage.completed) == (3, 17)
 
 
 def test_a_count_that_no_answer_can_have_is_none() -> None:

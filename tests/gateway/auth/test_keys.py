@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgate.gateway.auth.keys import KeyRing, hash_key, new_key
-from slotgate.gateway.settings import TenantKey
+from slotgate.gateway.settings import TenantKeySettings
 from slotgate.gateway.tools.run.kept_keys import KeysError, RunKeys, load_or_make_keys, state_dir
 
 
@@ -22,7 +22,7 @@ from slotgate.gateway.tools.run.kept_keys import KeysError, RunKeys, load_or_mak
 class Team:
     name: str
     key_hashes: tuple[str, ...]
-    key: tuple[TenantKey, ...] = ()
+    key: tuple[TenantKeySettings, ...] = ()
 
 
 def team(name: str, *keys: str) -> Team:
@@ -35,7 +35,7 @@ def holder_of(ring: KeyRing[Team], key: bytes) -> Team | None:
 
 
 def test_a_key_has_its_name_and_its_end() -> None:
-    named = TenantKey(name="ci", hash=hash_key("key-2"), expires=datetime.date(2027, 1, 1))
+    named = TenantKeySettings(name="ci", hash=hash_key("key-2"), expires=datetime.date(2027, 1, 1))
     ring = KeyRing([Team("a", (hash_key("key-1"),), (named,))])
     plain, ci = ring.find(b"key-1"), ring.find(b"key-2")
     assert plain is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from slotgate.gateway.auth.sessions import LIFETIME_S, MOST_SESSIONS, Sessions
-from slotgate.gateway.auth.sign_in_limiter import A_MINUTE, WrongKeys
+from slotgate.gateway.auth.sign_in_limiter import A_MINUTE, SignInLimiter
 from slotgate.gateway.http.errors import CapacityError
 
 
@@ -61,7 +61,7 @@ def test_no_other_id_finds_a_session(session_id: str) -> None:
 
 def test_an_address_may_be_wrong_a_few_times_a_minute() -> None:
     clock = Clock()
-    wrong = WrongKeys(clock)
+    wrong = SignInLimiter(clock)
     for _ in range(A_MINUTE):
         wrong.check("10.0.0.1")
         wrong.count("10.0.0.1")
@@ -75,7 +75,7 @@ def test_an_address_may_be_wrong_a_few_times_a_minute() -> None:
 
 
 def test_all_addresses_of_an_ipv6_network_are_one() -> None:
-    wrong = WrongKeys(Clock())
+    wrong = SignInLimiter(Clock())
     for host in range(A_MINUTE):
         wrong.count(f"2001:db8:1:2::{host}")
     with pytest.raises(CapacityError):
@@ -84,7 +84,7 @@ def test_all_addresses_of_an_ipv6_network_are_one() -> None:
 
 
 def test_addresses_without_number_are_remembered_no_longer_than_there_is_room() -> None:
-    wrong = WrongKeys(Clock())
+    wrong = SignInLimiter(Clock())
     for host in range(3000):
         wrong.count(f"10.1.{host // 256}.{host % 256}")
-    assert repr(wrong) == "<WrongKeys of 1024 addresses>"
+    assert repr(wrong) == "<SignInLimiter of 1024 addresses>"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotgate.gateway.api.prompt_prefix import Trail, messages_trail, text_trail
+from slotgate.gateway.api.prompt_prefix import PromptPrefix, messages_prefix, text_prefix
 from slotgate.gateway.backends.affinity import SESSION_BYTES, Affinity
 
 SYSTEM = {"role": "system", "content": "be kind"}
@@ -20,70 +20,70 @@ def turn(*said: str, **more: object) -> dict[str, Any]:
 
 def test_the_next_turn_is_warm_where_the_last_one_was() -> None:
     affinity = Affinity()
-    affinity.note("a", messages_trail(turn("hi")))
-    affinity.note("b", messages_trail(turn("good day")))
-    warmth = affinity.warmth(messages_trail(turn("hi", "hello", "how are you?")))
+    affinity.note("a", messages_prefix(turn("hi")))
+    affinity.note("b", messages_prefix(turn("good day")))
+    warmth = affinity.warmth(messages_prefix(turn("hi", "hello", "how are you?")))
     assert warmth["a"] > warmth["b"] > 0, "both know the system message"
 
 
 @pytest.mark.parametrize("change", ["tools", "system"])
 def test_what_is_rendered_before_the_messages_belongs_to_every_beginning(change: str) -> None:
     affinity = Affinity()
-    affinity.note("a", messages_trail(turn("hi")))
-    assert not affinity.warmth(messages_trail(turn("hi", "hello", "so", **{change: [{"name": "x"}]})))
+    affinity.note("a", messages_prefix(turn("hi")))
+    assert not affinity.warmth(messages_prefix(turn("hi", "hello", "so", **{change: [{"name": "x"}]})))
 
 
 def test_a_beginning_is_of_the_whole_of_what_stands_before() -> None:
     affinity = Affinity()
-    affinity.note("a", messages_trail(turn("one", "two", "three")))
-    full = affinity.warmth(messages_trail(turn("one", "two", "three", "four", "five")))["a"]
-    part = affinity.warmth(messages_trail(turn("one", "TWO", "three", "four", "five")))["a"]
+    affinity.note("a", messages_prefix(turn("one", "two", "three")))
+    full = affinity.warmth(messages_prefix(turn("one", "two", "three", "four", "five")))["a"]
+    part = affinity.warmth(messages_prefix(turn("one", "TWO", "three", "four", "five")))["a"]
     assert part < full
 
 
 def test_texts_are_known_by_blocks() -> None:
     affinity = Affinity()
-    affinity.note("a", text_trail({"prompt": "x" * 10_000}))
-    assert affinity.warmth(text_trail({"prompt": "x" * 7000 + "y" * 3000}))["a"] == 3 * 2048
-    assert not affinity.warmth(text_trail({"input_prefix": "z" * 10_000}))
-    assert text_trail({"prompt": [1, 2]}) == Trail()
+    affinity.note("a", text_prefix({"prompt": "x" * 10_000}))
+    assert affinity.warmth(text_prefix({"prompt": "x" * 7000 + "y" * 3000}))["a"] == 3 * 2048
+    assert not affinity.warmth(text_prefix({"input_prefix": "z" * 10_000}))
+    assert text_prefix({"prompt": [1, 2]}) == PromptPrefix()
 
 
 def test_a_session_is_as_good_as_any_beginning_and_has_one_home() -> None:
     affinity = Affinity()
-    affinity.note("a", Trail(session=b"t\0s"))
-    assert affinity.warmth(Trail(session=b"t\0s")) == {"a": SESSION_BYTES}
-    affinity.note("b", Trail(session=b"t\0s"))
-    assert affinity.warmth(Trail(session=b"t\0s")) == {"b": SESSION_BYTES}
-    assert affinity.warmth(Trail(session=b"u\0s")) == {}
+    affinity.note("a", PromptPrefix(session=b"t\0s"))
+    assert affinity.warmth(PromptPrefix(session=b"t\0s")) == {"a": SESSION_BYTES}
+    affinity.note("b", PromptPrefix(session=b"t\0s"))
+    assert affinity.warmth(PromptPrefix(session=b"t\0s")) == {"b": SESSION_BYTES}
+    assert affinity.warmth(PromptPrefix(session=b"u\0s")) == {}
 
 
 def test_a_backend_that_restarts_knows_nothing() -> None:
     affinity = Affinity()
-    affinity.note("a", messages_trail(turn("hi")))
+    affinity.note("a", messages_prefix(turn("hi")))
     affinity.forget("a")
     affinity.forget("never known")
-    assert affinity.warmth(messages_trail(turn("hi"))) == {}
+    assert affinity.warmth(messages_prefix(turn("hi"))) == {}
 
 
 @given(st.lists(st.text(max_size=5), max_size=60))
 def test_memory_is_bounded_and_the_latest_is_known(said: list[str]) -> None:
     affinity = Affinity(remembered=10)
     for text in said:
-        affinity.note("a", messages_trail(turn(text)))
-        assert affinity.warmth(messages_trail(turn(text)))["a"] > 0
+        affinity.note("a", messages_prefix(turn(text)))
+        assert affinity.warmth(messages_prefix(turn(text)))["a"] > 0
     assert all(len(known) <= 10 for known in affinity._known.values())
 
 
 def test_a_big_picture_is_looked_at_in_part() -> None:
     picture, other = "a" * 10_000_000, "a" * 9_999_999
-    assert messages_trail(turn(picture)) != messages_trail(turn(other))
-    assert len(messages_trail(turn(*["x"] * 1000)).beginnings) == 64
+    assert messages_prefix(turn(picture)) != messages_prefix(turn(other))
+    assert len(messages_prefix(turn(*["x"] * 1000)).beginnings) == 64
 
 
 def test_of_a_list_without_end_the_beginning_is_looked_at() -> None:
     endless = [str(number) for number in range(5000)]
     affinity = Affinity()
-    affinity.note("a", messages_trail(turn(*endless)))
-    assert affinity.warmth(messages_trail(turn(*endless, "one more")))["a"] > 0
-    assert messages_trail(turn(*endless)) == messages_trail(turn(*endless, "one more"))
+    affinity.note("a", messages_prefix(turn(*endless)))
+    assert affinity.warmth(messages_prefix(turn(*endless, "one more")))["a"] > 0
+    assert messages_prefix(turn(*endless)) == messages_prefix(turn(*endless, "one more"))

@@ -2,7 +2,11 @@
 
 import pytest
 
-from slotgate.gateway.backends.kv_sharing import told_by_command, told_by_log, told_by_sizes
+from slotgate.gateway.backends.kv_sharing import (
+    kv_unified_from_command,
+    kv_unified_from_log,
+    kv_unified_from_sizes,
+)
 from slotgate.gateway.backends.prompt_sizes import TEMPLATE, PromptSizes
 
 SERVER = ["llama-server", "-m", "a.gguf"]
@@ -19,7 +23,7 @@ SERVER = ["llama-server", "-m", "a.gguf"]
     ],
 )
 def test_the_log_tells(line: str, told: bool | None) -> None:
-    assert told_by_log(line) is told
+    assert kv_unified_from_log(line) is told
 
 
 @pytest.mark.parametrize(
@@ -36,11 +40,11 @@ def test_the_log_tells(line: str, told: bool | None) -> None:
     ],
 )
 def test_the_command_tells(words: list[str], told: bool) -> None:
-    assert told_by_command([*SERVER, *words]) is told
+    assert kv_unified_from_command([*SERVER, *words]) is told
 
 
 def test_a_script_says_nothing_of_its_options() -> None:
-    assert told_by_command(["./start.sh"]) is None
+    assert kv_unified_from_command(["./start.sh"]) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_a_script_says_nothing_of_its_options() -> None:
 def test_all_that_the_model_was_trained_for_in_every_slot_tells(
     n_ctx: int | None, slots: int, trained: int | None, told: bool
 ) -> None:
-    assert told_by_sizes(n_ctx, slots, trained) is told
+    assert kv_unified_from_sizes(n_ctx, slots, trained) is told
 
 
 def test_a_prompt_s_size_is_learnt_by_model_and_rather_too_big() -> None:

@@ -3,13 +3,13 @@
 import pytest
 
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.models import Catalogue, public_name
+from slotgate.gateway.backends.models import ModelCatalogue, public_name
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import CapacityError, ClientError
-from slotgate.gateway.settings import Model
+from slotgate.gateway.settings import ModelSettings
 
 ANYONE = TenantIdentity("anyone")
-QWEN = Model(name="qwen3", aliases=("gpt-4o", "gpt-4"), upstream_name="qwen3-30b-a3b")
+QWEN = ModelSettings(name="qwen3", aliases=("gpt-4o", "gpt-4"), upstream_name="qwen3-30b-a3b")
 
 
 def backend(name: str, *models: str, n_ctx: int | None = None) -> Backend:
@@ -19,20 +19,22 @@ def backend(name: str, *models: str, n_ctx: int | None = None) -> Backend:
     return made
 
 
-def catalogue(*backends: Backend, models: tuple[Model, ...] = (), **fixed: tuple[str, ...]) -> Catalogue:
+def catalogue(
+    *backends: Backend, models: tuple[ModelSettings, ...] = (), **fixed: tuple[str, ...]
+) -> ModelCatalogue:
     """The catalogue of these backends; `fixed` names what some are configured to serve."""
-    made = Catalogue(models)
+    made = ModelCatalogue(models)
     for each in backends:
         made.add(each, fixed.get(each.name, ()))
     made.rebuild()
     return made
 
 
-def served(of: Catalogue) -> dict[str, list[str]]:
+def served(of: ModelCatalogue) -> dict[str, list[str]]:
     return {name: [each.name for each in model.backends] for name, model in of.models.items()}
 
 
-def refused(of: Catalogue, name: str | None, tenant: TenantIdentity = ANYONE) -> ClientError:
+def refused(of: ModelCatalogue, name: str | None, tenant: TenantIdentity = ANYONE) -> ClientError:
     with pytest.raises(ClientError) as error:
         of.resolve(name, tenant)
     return error.value
@@ -175,5 +177,5 @@ def test_the_list_has_every_name_and_the_smallest_context_of_its_backends() -> N
 
 
 def test_a_catalogue_shows_its_names() -> None:
-    assert repr(catalogue(backend("a", "m", "n"))) == "<Catalogue m, n>"
-    assert repr(catalogue()) == "<Catalogue empty>"
+    assert repr(catalogue(backend("a", "m", "n"))) == "<ModelCatalogue m, n>"
+    assert repr(catalogue()) == "<ModelCatalogue empty>"

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.slot_eraser import AGAIN_S, ASK_S, SlotCleaner
+from slotgate.gateway.backends.slot_eraser import AGAIN_S, ASK_S, SlotEraser
 from tests.support.virtual_time import run_virtual
 
 ERASE = "/slots/{}?action=erase"
@@ -30,7 +30,7 @@ class Course:
         loop = asyncio.get_running_loop()
         backend = Backend("gpu", "http://127.0.0.1:1", api_key=None)
         backend.ask = self.ask  # type: ignore[method-assign]
-        cleaner = SlotCleaner(backend, lambda: self.told.append(loop.time()))
+        cleaner = SlotEraser(backend, lambda: self.told.append(loop.time()))
         cleaner.start()
         try:
             backend.pool.unclean.update(dict.fromkeys(numbers, 0.0))

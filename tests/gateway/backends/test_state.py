@@ -3,7 +3,7 @@
 import pytest
 
 from slotgate.gateway.backends.backend import GIVE_UP_S, Backend, Hold
-from slotgate.gateway.backends.circuit_breaker import REST_S, TRIPS_AFTER, Circuit, CircuitState
+from slotgate.gateway.backends.circuit_breaker import REST_S, TRIPS_AFTER, CircuitBreaker, CircuitState
 from slotgate.gateway.backends.state import NEXT, BackendState
 from tests.support.virtual_time import run_virtual
 
@@ -97,7 +97,7 @@ def test_silences_in_a_row_open_the_circuit_although_health_is_good() -> None:
 
 
 def test_an_answer_in_between_begins_the_count_anew() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(10):
         for _ in range(TRIPS_AFTER - 1):
             circuit.silent(0.0)
@@ -106,7 +106,7 @@ def test_an_answer_in_between_begins_the_count_anew() -> None:
 
 
 def test_after_a_rest_one_request_tries_and_decides() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     seen = []
     for silent_at, looked_at in ((0.0, REST_S - 1), (0.0, REST_S), (REST_S + 1, REST_S + 2)):
         for _ in range(TRIPS_AFTER):

@@ -8,9 +8,9 @@ import pytest
 from slotgate.admission import Demand, Lease, SlotPool
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
-from slotgate.gateway.api.endpoints import DOORS
-from slotgate.gateway.api.token_usage import Meter
-from slotgate.gateway.forwarding.prepared_request import Generation
+from slotgate.gateway.api.endpoints import ENDPOINTS
+from slotgate.gateway.api.token_usage import TokenUsage
+from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.http.context import RequestContext
 from tests.admission.simulation import Simulation, ignore
 
@@ -18,11 +18,11 @@ BODY = b'{"prompt":"a"}'
 CONTEXT = 1000
 
 
-def generation(door: str = "chat", body: bytes = BODY, **demand: Any) -> Generation:  # noqa: ANN401
-    [found] = [each for each in DOORS if each.name == door]
-    return Generation(
+def generation(endpoint: str = "chat", body: bytes = BODY, **demand: Any) -> PreparedRequest:  # noqa: ANN401
+    [found] = [each for each in ENDPOINTS if each.name == endpoint]
+    return PreparedRequest(
         context=RequestContext("id", 0.0),
-        door=found,
+        endpoint=found,
         body=(body,),
         headers=[],
         identity=Identity("id", 0, "m"),
@@ -32,7 +32,7 @@ def generation(door: str = "chat", body: bytes = BODY, **demand: Any) -> Generat
     )
 
 
-def lease_of(generation: Generation, *, slots: int, context: int = 0, numbered: bool = True) -> Lease:
+def lease_of(generation: PreparedRequest, *, slots: int, context: int = 0, numbered: bool = True) -> Lease:
     pool = SlotPool("gpu", slots)
     pool.numbered, pool.context = numbered, context
     ticket = Simulation(pool).scheduler.submit(generation.demand, ignore)
@@ -40,7 +40,7 @@ def lease_of(generation: Generation, *, slots: int, context: int = 0, numbered: 
     return ticket.lease
 
 
-def added(generation: Generation, **pool: Any) -> dict[str, Any]:  # noqa: ANN401
+def added(generation: PreparedRequest, **pool: Any) -> dict[str, Any]:  # noqa: ANN401
     """The members that are in the body on its way, and were not in what came."""
     sent = orjson.loads(b"".join(generation.body_for(lease_of(generation, **pool))))
     return {name: value for name, value in sent.items() if name != "prompt"}
@@ -53,9 +53,9 @@ def test_a_body_says_which_slot_its_lease_holds() -> None:
 @pytest.mark.parametrize(
     ("asked", "slots"),
     [(generation(width=2), 2), (generation("messages"), 1), (generation("embeddings"), 2)],
-    ids=["several slots", "a door that forgets it", "a door that does not look at it"],
+    ids=["several slots", "an endpoint that forgets it", "an endpoint that does not look at it"],
 )
-def test_a_body_names_no_slot_where_one_number_does_not_say_it(asked: Generation, slots: int) -> None:
+def test_a_body_names_no_slot_where_one_number_does_not_say_it(asked: PreparedRequest, slots: int) -> None:
     assert added(asked, slots=slots) == {}
 
 
@@ -78,9 +78,9 @@ def test_a_form_stays_as_it_is() -> None:
 def test_how_long_prompts_are_is_learnt_from_requests_that_end_with_counts() -> None:
     asked = generation(body_bytes=1000)
     before = asked.sizes.estimate("m", 1000)
-    meter = Meter(parts=1)
-    asked.book(meter, lease_of(asked, slots=1))
+    token_usage = TokenUsage(parts=1)
+    asked.book(token_usage, lease_of(asked, slots=1))
     assert asked.sizes.estimate("m", 1000) == before
-    meter.read_whole({"usage": {"prompt_tokens": 900, "completion_tokens": 1}})
-    asked.book(meter, lease_of(asked, slots=1))
+    token_usage.read_whole({"usage": {"prompt_tokens": 900, "completion_tokens": 1}})
+    asked.book(token_usage, lease_of(asked, slots=1))
     assert asked.sizes.estimate("m", 1000) > 900

@@ -4,7 +4,7 @@ import pytest
 
 from bench.line import Client
 from slotgate.gateway.server.connection import Protocol
-from slotgate.gateway.streaming.deadlines import Watchdog
+from slotgate.gateway.streaming.deadlines import Deadlines
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.notation import DONE, END, STOP, H, T, chunked
@@ -86,14 +86,14 @@ async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> Non
 
 
 async def test_the_watchdog_hears_of_the_first_event_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Watchdog] = []
-    begin = Watchdog.begin
+    begun: list[Deadlines] = []
+    begin = Deadlines.begin
 
-    def noted(watchdog: Watchdog) -> None:
+    def noted(watchdog: Deadlines) -> None:
         begun.append(watchdog)
         begin(watchdog)
 
-    monkeypatch.setattr(Watchdog, "begin", noted)
+    monkeypatch.setattr(Deadlines, "begin", noted)
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         await read_stream(gateway.url, CHAT, chat(seed=1))

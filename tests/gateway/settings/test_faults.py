@@ -2,8 +2,8 @@
 
 import pytest
 
-from slotgate.gateway.settings import Backend, Settings, SettingsError, Tenant, parse
-from slotgate.gateway.settings.sections import Server
+from slotgate.gateway.settings import BackendSettings, Settings, SettingsError, TenantSettings, parse
+from slotgate.gateway.settings.sections import ServerSettings
 from tests.support.configurations import BACKEND, digest, faults_in, faults_of, parsed
 
 PLAIN_KEY = "sg-CANARY-CANARY-CANARY"
@@ -107,7 +107,7 @@ def test_hashes_and_stores_do_not_print() -> None:
         assert digest("a") not in text
         assert digest("f") not in text
     assert "key_hashes=<2 hidden>" in repr(settings.tenants[0])
-    assert "operator_key_hashes=()" in repr(Server())
+    assert "operator_key_hashes=()" in repr(ServerSettings())
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -119,7 +119,8 @@ def test_settings_cannot_be_changed() -> None:
 
 def test_settings_can_be_built_in_code_with_the_names_of_the_file() -> None:
     settings = Settings(
-        backend=(Backend(name="gpu0", url="http://127.0.0.1:8081"),), tenant=(Tenant(name="a"),)
+        backend=(BackendSettings(name="gpu0", url="http://127.0.0.1:8081"),),
+        tenant=(TenantSettings(name="a"),),
     )
     assert [backend.name for backend in settings.backends] == ["gpu0"]
     assert not settings.anonymous

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, Holding
+from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, BufferShare
 
 
 class Stream:
@@ -12,7 +12,7 @@ class Stream:
     def __init__(self, budget: BufferBudget, tenant: str, *, stalled: bool = True) -> None:
         self.cuts = 0
         self.budget = budget
-        self.holding = Holding(tenant, stalled=lambda: stalled, cut=self._cut)
+        self.holding = BufferShare(tenant, stalled=lambda: stalled, cut=self._cut)
 
     def holds(self, beyond: int) -> None:
         """So many bytes beyond the guarantee."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import uvloop
 
-from slotgate.gateway.streaming.deadlines import StreamLimits, StreamTimes, Watchdog
+from slotgate.gateway.streaming.deadlines import Deadlines, StreamLimits, StreamTimes
 from tests.support.virtual_time import run_virtual
 
 NEVER = 10_000.0
@@ -28,13 +28,13 @@ class Course:
 
     limits: StreamLimits
     times: StreamTimes = field(default_factory=lambda: StreamTimes(began_at=0.0))
-    watchdog: Watchdog = field(init=False)
+    watchdog: Deadlines = field(init=False)
     heard: list[float] = field(default_factory=list)
     expired: list[tuple[float, str]] = field(default_factory=list)
 
     async def run(self, steps: list[Step], until: float) -> None:
         loop = asyncio.get_running_loop()
-        watchdog = self.watchdog = Watchdog(
+        watchdog = self.watchdog = Deadlines(
             loop,
             self.limits,
             lambda: self.times,
@@ -227,7 +227,7 @@ def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
             looked.append(loop.time())
             return StreamTimes(began_at=0.0)
 
-        watchdog = Watchdog(
+        watchdog = Deadlines(
             loop,
             replace(LIMITS, keepalive_interval_s=10),
             times,
@@ -249,7 +249,9 @@ def test_the_first_event_may_come_in_the_very_moment_of_a_keep_alive() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         times = StreamTimes(began_at=loop.time())
-        watchdog = Watchdog(loop, near, lambda: times, on_keepalive=lambda: heard.append(1), on_expired=print)
+        watchdog = Deadlines(
+            loop, near, lambda: times, on_keepalive=lambda: heard.append(1), on_expired=print
+        )
         watchdog.begin()
         await asyncio.sleep(0.01)
         watchdog.close()

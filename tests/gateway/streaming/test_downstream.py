@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import ClientGone
 from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget
 from slotgate.gateway.streaming.downstream import Downstream
@@ -28,7 +28,9 @@ HEADERS = [(b"content-type", b"text/event-stream")]
 def template(kind: str) -> Template:
     payload = PLAIN.chunk({kind: "hello"})
     learnt = Template.learn(
-        payload, orjson.loads(payload), ChatDialect(Identity("ours", 1, "public"), Meter(), FrameOptions())
+        payload,
+        orjson.loads(payload),
+        ChatDialect(Identity("ours", 1, "public"), TokenUsage(), FrameOptions()),
     )
     assert learnt is not None
     return learnt

@@ -1,4 +1,4 @@
-"""The express lane writes what the long way writes, and takes nothing that is not exactly one whole chunk."""
+"""The fast path writes what the long way writes, and takes nothing that is not exactly one whole chunk."""
 
 import contextlib
 import gzip
@@ -68,7 +68,7 @@ def given_reads(*reads: bytes, direct: bool = True, head: bytes = CHUNKED) -> Li
 def the_same_on_both_ways(*reads: bytes, head: bytes = CHUNKED) -> Line:
     short, long = (given_reads(*reads, direct=direct, head=head) for direct in (True, False))
     assert long.client.body == short.client.body
-    states = [(line.meter.deltas, line.relay.state, line.frames.unparsed) for line in (short, long)]
+    states = [(line.token_usage.deltas, line.relay.state, line.frames.unparsed) for line in (short, long)]
     assert states[0] == states[1]
     return short
 
@@ -96,7 +96,7 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
 
     line = on_a_line(main)
     assert fed == BEGINNING, "nothing else was looked at closely"
-    assert [line.meter.deltas, line.frames.untimed] == [2 + len(TEXTS), len(TEXTS)]
+    assert [line.token_usage.deltas, line.frames.untimed] == [2 + len(TEXTS), len(TEXTS)]
     assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == TEXTS
 
 

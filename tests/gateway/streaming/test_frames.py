@@ -84,7 +84,7 @@ def test_every_way_through_writes_what_the_general_path_writes(
     anyhow.feed(*cut(b"".join(events), offsets))
 
     assert expected == one_a_read.read() == all_in_one_read.read() == anyhow.read()
-    meters = [(s.meter.deltas, s.frames.unparsed) for s in (one_a_read, all_in_one_read, anyhow)]
+    meters = [(s.token_usage.deltas, s.frames.unparsed) for s in (one_a_read, all_in_one_read, anyhow)]
     assert [meters[0]] * 3 == meters
 
 
@@ -107,7 +107,11 @@ def test_scenarios_046_to_049_no_cut_changes_what_the_client_gets(line_end: byte
         stream = ChatStream()
         stream.feed(body[:offset], body[offset:])
         assert expected == stream.read()
-        assert (stream.frames.sentinel, stream.meter.deltas, stream.meter.completed) == (True, 2, 2)
+        assert (stream.frames.sentinel, stream.token_usage.deltas, stream.token_usage.completed) == (
+            True,
+            2,
+            2,
+        )
 
 
 @pytest.mark.parametrize("include_usage", [True, False])
@@ -118,7 +122,11 @@ def test_a_stream_of_llama_server_passes_under_our_identity(include_usage: bool)
     stream.frames.finish()
     assert the_general_way(*(event[6:-2] for event in events[:-1])) == stream.read()
     assert stream.frames.sentinel
-    assert (stream.meter.prompt_tokens, stream.meter.cached_tokens, stream.meter.completed) == (31, 30, 4)
+    assert (
+        stream.token_usage.prompt_tokens,
+        stream.token_usage.cached_tokens,
+        stream.token_usage.completed,
+    ) == (31, 30, 4)
 
 
 def test_scenario_051_a_raw_line_separator_inside_a_text_is_no_border() -> None:
@@ -135,7 +143,7 @@ def test_what_follows_the_sentinel_is_not_read() -> None:
     stream.feed(T("d"))
     stream.frames.finish()
     assert stream.text() == "ab"
-    assert (stream.frames.sentinel, stream.meter.deltas) == (True, 2)
+    assert (stream.frames.sentinel, stream.token_usage.deltas) == (True, 2)
 
 
 def test_scenario_055_a_sentinel_without_its_blank_line_counts() -> None:
@@ -432,7 +440,11 @@ def test_scenario_079_the_usage_chunk_is_withheld_and_its_timings_put_back() -> 
     stream = ChatStream(FrameOptions(withhold_usage=True))
     stream.feed(T("a"), event(FINISH), event(USAGE), DONE)
     assert the_general_way(T("a")[6:-2], FINISH_WITH_TIMINGS) == stream.read()
-    assert (stream.meter.prompt_tokens, stream.meter.completed, stream.meter.exact) == (5, 2, True)
+    assert (stream.token_usage.prompt_tokens, stream.token_usage.completed, stream.token_usage.exact) == (
+        5,
+        2,
+        True,
+    )
 
 
 def test_scenario_079_the_usage_chunk_passes_where_the_client_asked_for_it() -> None:
@@ -612,4 +624,4 @@ def test_fields_that_chat_does_not_use_are_dropped() -> None:
 def test_a_stream_shows_its_counts() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
-    assert repr(stream.frames) == "<Frames ChatDialect 1 events parsed, <Meter ~0+2 tokens>>"
+    assert repr(stream.frames) == "<Frames ChatDialect 1 events parsed, <TokenUsage ~0+2 tokens>>"

@@ -41,7 +41,7 @@ def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_
             line.read(CHUNKED)
             line.read(b"".join(chunk(event(text)) for text in "abcdef"))
             assert line.frames.parsed == 1
-            assert line.meter.deltas == 6
+            assert line.token_usage.deltas == 6
             await line.settle()
             assert said(line) == "abcdef"
 

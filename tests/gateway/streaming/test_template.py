@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slotgate.gateway.api.chunks import TEXT_KINDS, Identity, frame, rewrite
 from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
-from slotgate.gateway.api.token_usage import Meter
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.streaming.template import Template
 from tests.support.chat_chunks import ESCAPES, PLAIN, Shape, shapes, texts
 
@@ -16,7 +16,7 @@ escapes = st.sampled_from(sorted(ESCAPES))
 
 
 def learnt(payload: bytes) -> Template | None:
-    return Template.learn(payload, orjson.loads(payload), ChatDialect(OURS, Meter(), FrameOptions()))
+    return Template.learn(payload, orjson.loads(payload), ChatDialect(OURS, TokenUsage(), FrameOptions()))
 
 
 def template_of(payload: bytes) -> Template:

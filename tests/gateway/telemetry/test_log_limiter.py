@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from slotgate.gateway.telemetry.log_limiter import MOST, PERIOD_S, LineBudget
+from slotgate.gateway.telemetry.log_limiter import MOST, PERIOD_S, LogLimiter
 from tests.support.logged import Log, logged
 from tests.support.virtual_time import run_virtual
 
@@ -15,11 +15,11 @@ def left_out(log: Log) -> list[dict[str, int]]:
     return [entry["left_out"] for entry in log.of(TOLD)]
 
 
-def during(run: Callable[[LineBudget], Coroutine[Any, Any, None]]) -> list[dict[str, int]]:
+def during(run: Callable[[LogLimiter], Coroutine[Any, Any, None]]) -> list[dict[str, int]]:
     """What was said to be left out while that ran."""
 
     async def main() -> None:
-        await run(LineBudget())
+        await run(LogLimiter())
 
     with logged() as log:
         run_virtual(main())
@@ -27,7 +27,7 @@ def during(run: Callable[[LineBudget], Coroutine[Any, Any, None]]) -> list[dict[
 
 
 def test_what_is_left_out_is_counted_by_kind_at_the_end_of_the_period() -> None:
-    async def run(budget: LineBudget) -> None:
+    async def run(budget: LogLimiter) -> None:
         written = sum(budget.allows("client_gone") for _ in range(MOST + 900))
         assert (written, budget.allows("queue_full")) == (MOST, True)
         await asyncio.sleep(PERIOD_S + 0.1)
@@ -36,7 +36,7 @@ def test_what_is_left_out_is_counted_by_kind_at_the_end_of_the_period() -> None:
 
 
 def test_a_new_period_has_lines_again() -> None:
-    async def run(budget: LineBudget) -> None:
+    async def run(budget: LogLimiter) -> None:
         for _ in range(3):
             assert sum(budget.allows("client_gone") for _ in range(MOST + 1)) == MOST
             await asyncio.sleep(PERIOD_S + 0.1)
@@ -45,7 +45,7 @@ def test_a_new_period_has_lines_again() -> None:
 
 
 def test_without_a_flood_nothing_is_said() -> None:
-    async def run(budget: LineBudget) -> None:
+    async def run(budget: LogLimiter) -> None:
         assert all(budget.allows("client_gone") for _ in range(MOST))
         await asyncio.sleep(3 * PERIOD_S)
 
@@ -53,7 +53,7 @@ def test_without_a_flood_nothing_is_said() -> None:
 
 
 def test_the_end_of_the_process_says_what_is_left() -> None:
-    async def run(budget: LineBudget) -> None:
+    async def run(budget: LogLimiter) -> None:
         for _ in range(MOST + 7):
             budget.allows("client_gone")
         budget.flush()
@@ -63,7 +63,7 @@ def test_the_end_of_the_process_says_what_is_left() -> None:
 
 
 def test_kinds_that_a_backend_invents_are_bounded_and_counted_together() -> None:
-    async def run(budget: LineBudget) -> None:
+    async def run(budget: LogLimiter) -> None:
         for number in range(1000):
             budget.allows(f"code-{number}")
         budget.flush()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage import Question, Recorder, Row, StoreError, StoreFault, UsageStore, store_of
 from slotgate.gateway.usage.postgres import PostgresStore
 from tests.support.logged import logged

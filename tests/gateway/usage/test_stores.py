@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage import GROUPS, Question, Row, StoreFault, UsageRecord, UsageStore, store_of
 from tests.support.usage import DAY, DAY_S, NOON, PostgresServer, record
 

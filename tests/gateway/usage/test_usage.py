@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from slotgate.gateway.http.context import RequestContext, TenantIdentity
-from slotgate.gateway.settings import Usage as UsageSettings
+from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage import (
     NotRecorded,
     Question,

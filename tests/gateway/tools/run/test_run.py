@@ -14,7 +14,7 @@ import pytest
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.processes.failure import LlamaStartError
-from slotgate.gateway.processes.managed import Children
+from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK, free_port
 from slotgate.gateway.processes.restart_policy import RestartLimits
 from slotgate.gateway.processes.supervisor import LlamaProcess
@@ -191,7 +191,7 @@ async def test_a_backend_with_a_command_becomes_one_with_a_url_and_a_key() -> No
     ]
     settings = parse({"backend": backends, "model": [{"name": "a", "upstream_name": "model-a"}]}, {})
 
-    async with Children.of(settings, os.environ) as children:
+    async with ManagedProcesses.of(settings, os.environ) as children:
         (process,) = children
         await process.wait_ready(20.0)
         arguments = command_line(process.pid or 0)
@@ -207,7 +207,7 @@ async def test_a_backend_with_a_command_becomes_one_with_a_url_and_a_key() -> No
 
 
 def test_without_commands_there_is_nothing_to_run() -> None:
-    assert list(Children.of(Settings(), {})) == []
+    assert list(ManagedProcesses.of(Settings(), {})) == []
 
 
 @asynccontextmanager

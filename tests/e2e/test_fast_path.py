@@ -1,4 +1,4 @@
-"""Streams in the express lane, over real sockets: every token once, in its own answer, none behind an end."""
+"""Streams in the fast path, over real sockets: every token once, in its own answer, none behind an end."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slotgate.gateway.server.connection import Protocol
-from slotgate.gateway.streaming.fast_path import Express
+from slotgate.gateway.streaming.fast_path import FastPath
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
 from tests.support.gateway import CHAT, chat, error_in, running_gateway, settings_for, text_of
@@ -26,25 +26,25 @@ SAID = "".join(f" {number}" for number in range(TOKENS))
 KEY = b"x-slotgate-supersede: editor"
 
 
-class Lane:
+class Watched:
     def __init__(self) -> None:
         self.taken = 0
 
 
 @pytest.fixture(autouse=True)
-def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """How many tokens took it: a test in which none did says nothing."""
-    lane = Lane()
-    take = Express.take
+    watched = Watched()
+    take = FastPath.take
 
-    def counted(express: Express, read: bytes) -> bool:
-        taken = take(express, read)
-        lane.taken += taken
+    def counted(fast_path: FastPath, read: bytes) -> bool:
+        taken = take(fast_path, read)
+        watched.taken += taken
         return taken
 
-    monkeypatch.setattr(Express, "take", counted)
-    yield lane
-    assert lane.taken
+    monkeypatch.setattr(FastPath, "take", counted)
+    yield watched
+    assert watched.taken
 
 
 def flowing(*then: Step, count: int = TOKENS) -> Script:
@@ -130,9 +130,9 @@ async def test_a_client_that_leaves_amid_its_tokens_ends_the_generation(
 
 
 async def test_a_client_that_stops_and_goes_reads_every_token_once(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection holds little, so the lane shuts and opens again and again."""
+    """Its connection holds little, so the watched shuts and opens again and again."""
     shut = 0
     made, pause = Protocol.connection_made, Protocol.pause_writing
 
@@ -161,7 +161,7 @@ async def test_a_client_that_stops_and_goes_reads_every_token_once(
                     client.resume_reading()
     assert text_of(got) == "".join(f" {number}" for number in range(1000))
     assert shut > 2
-    assert lane.taken > 100
+    assert watched.taken > 100
 
 
 async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None:
@@ -181,7 +181,9 @@ async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None
             assert text_of([frame async for frame in client.frames()]) == SAID
 
 
-async def test_a_stream_in_its_course_ends_in_its_own_time_at_sigterm(lane: Lane, tmp_path: Path) -> None:
+async def test_a_stream_in_its_course_ends_in_its_own_time_at_sigterm(
+    watched: Watched, tmp_path: Path
+) -> None:
     fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=500)})
     async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
         async with await served.client() as client:
@@ -192,4 +194,4 @@ async def test_a_stream_in_its_course_ends_in_its_own_time_at_sigterm(lane: Lane
             got += [frame async for frame in frames]
         assert text_of(got) == "".join(f" {number}" for number in range(500))
         assert await served.exit_code() == 0
-    lane.taken += 1  # in another process
+    watched.taken += 1  # in another process

@@ -1,4 +1,4 @@
-"""Every door keeps the same promises, whatever protocol it speaks: made from the table of doors.
+"""Every endpoint keeps the same promises, whatever protocol it speaks: made from the table of endpoints.
 
 What is shown for chat in other files is shown here for all: when a lease goes back, what an error looks like,
 that a cut is no success, that a client that leaves is noticed, and what is changed on the way.
@@ -12,14 +12,14 @@ import orjson
 import pytest
 
 from slotgate.gateway.api.dialects import NativeDialect
-from slotgate.gateway.api.endpoints import DOORS
+from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.api.request import GenerationRequest, Upgrade
 from slotgate.gateway.app.application import Keys, build_app
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.http.context import TenantIdentity
 from tests.support.answer import Answer, fetch
 from tests.support.connection import Request
-from tests.support.doors import (
+from tests.support.endpoints import (
     MODEL,
     SAMPLES,
     SLOTLESS,
@@ -103,9 +103,9 @@ def error_of(way: Way, got: Answer) -> dict[str, Any]:
     return got.error
 
 
-def test_every_door_has_a_sample_and_every_sample_a_door() -> None:
-    assert SAMPLES.keys() == {door.name for door in DOORS}
-    assert [door.name for door in DOORS if door.body.streams] == [
+def test_every_endpoints_has_a_sample_and_every_sample_a_endpoint() -> None:
+    assert SAMPLES.keys() == {endpoint.name for endpoint in ENDPOINTS}
+    assert [endpoint.name for endpoint in ENDPOINTS if endpoint.body.streams] == [
         name for name, sample in SAMPLES.items() if sample.events
     ]
 
@@ -125,8 +125,8 @@ async def test_a_whole_answer_arrives_under_the_public_name(way: Way) -> None:
     assert got.status == 200
     assert models_in(said) == ({"m"} if models_in(sample.whole) else set())
     expected = orjson.loads(orjson.dumps(sample.whole))
-    if way.door.id_prefix:
-        assert said["id"].startswith(way.door.id_prefix)
+    if way.endpoint.id_prefix:
+        assert said["id"].startswith(way.endpoint.id_prefix)
         assert said["id"] != expected["id"]
     own = ("id", "created", "model")
     if isinstance(said, dict):
@@ -148,10 +148,10 @@ async def test_a_stream_arrives_whole_under_the_public_name(way: Way) -> None:
     assert way.text(frames).startswith(TEXT)
     assert [says_success(frame.data) for frame in frames] == [False] * (len(frames) - 1) + [True]
     assert models_in(chunks) in ({"m"}, set())
-    if way.door.id_prefix:
+    if way.endpoint.id_prefix:
         ids = {chunk["id"] for chunk in chunks if "id" in chunk} or {chunks[0]["message"]["id"]}
         assert len(ids) == 1
-        assert ids.pop().startswith(way.door.id_prefix)
+        assert ids.pop().startswith(way.endpoint.id_prefix)
     assert (line["stream"], line["outcome"], line["completion_tokens"]) == (True, "ok", len(WORDS))
     assert line["prompt_tokens"] == way.sample.counts[0]
 
@@ -406,7 +406,7 @@ async def test_an_answer_that_is_cut_before_it_began_is_502(way: Way, *, stream:
     error_of(way, got)
 
 
-@pytest.mark.parametrize("way", [way for way in STREAMING if way.door.dialect is NativeDialect], ids=repr)
+@pytest.mark.parametrize("way", [way for way in STREAMING if way.endpoint.dialect is NativeDialect], ids=repr)
 async def test_a_last_chunk_of_which_the_client_chose_the_members_is_a_success(way: Way) -> None:
     """`response_fields`: llama-server leaves out even `stop`, but of the last chunk only."""
     *before, _ = way.sample.events
@@ -515,7 +515,7 @@ def _rest(way: Way) -> Script:
 
 
 def _first_of(way: Way, form: str) -> bytes:
-    name = way.door.name
+    name = way.endpoint.name
     if form == "off":
         return b"data: {" if way.sample.events[0].startswith(b"data") else b"event: "
     if name == "messages":
@@ -541,7 +541,7 @@ async def test_a_wide_request_holds_as_many_slots_as_it_uses(way: Way, *, stream
         await gateway.until(lambda: slots_of(gateway).free == 4)
 
 
-COUNTED_ALONE = [way for way in STREAMING if way.sample.wide and way.door.dialect.done == b""]
+COUNTED_ALONE = [way for way in STREAMING if way.sample.wide and way.endpoint.dialect.done == b""]
 
 
 @pytest.mark.parametrize("way", COUNTED_ALONE, ids=repr)
@@ -565,7 +565,7 @@ async def test_a_stream_of_which_a_part_did_not_end_is_an_error(way: Way) -> Non
     assert not says_success(frames[-1].data)
 
 
-COUNTED = [way for way in SLOTTED if way.door.body.count_names]
+COUNTED = [way for way in SLOTTED if way.endpoint.body.count_names]
 
 
 @pytest.mark.parametrize("name", ["n", "n_cmpl"])
@@ -578,7 +578,7 @@ async def test_more_choices_than_slots_are_400(way: Way, name: str) -> None:
     assert (got.status, got.error["param"]) == (400, "n")
 
 
-LIMITED = [way for way in SLOTTED if way.door.body.limit_names]
+LIMITED = [way for way in SLOTTED if way.endpoint.body.limit_names]
 OWN_LIMIT = {
     "chat": "max_tokens",
     "completions": "max_tokens",
@@ -605,9 +605,9 @@ async def sent(way: Way, sections: dict[str, Any], **members: object) -> dict[st
 
 @pytest.mark.parametrize("way", LIMITED, ids=repr)
 async def test_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(way: Way) -> None:
-    own = OWN_LIMIT[way.door.name]
+    own = OWN_LIMIT[way.endpoint.name]
     limits = tenant_with(max_tokens_default=20, max_tokens_limit=50)
-    others = dict.fromkeys(way.door.body.limit_names)
+    others = dict.fromkeys(way.endpoint.body.limit_names)
     asked: list[tuple[dict[str, int], str, int]] = [
         ({}, own, 20),
         ({own: 30}, own, 30),
@@ -620,13 +620,13 @@ async def test_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(wa
         assert (await sent(way, limits, **{**others, "n_predict": -1}))["n_predict"] == 20
 
 
-@pytest.mark.parametrize("way", [way for way in LIMITED if not way.door.multipart], ids=repr)
+@pytest.mark.parametrize("way", [way for way in LIMITED if not way.endpoint.multipart], ids=repr)
 @pytest.mark.parametrize("asked", [{}, {"cache_prompt": True}, {"cache_prompt": None}])
 def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(
     way: Way, asked: dict[str, Any]
 ) -> None:
     body = way.sample.body | asked
-    request = GenerationRequest.of(body, way.door.body)
+    request = GenerationRequest.of(body, way.endpoint.body)
     isolated = TenantIdentity("t", isolate_cache=True)
     assert request.changes(body, isolated, None, Upgrade())["cache_prompt"] == b"false"
     assert "cache_prompt" not in request.changes(body, TenantIdentity("t"), None, Upgrade())
@@ -635,7 +635,7 @@ def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(
 @pytest.mark.parametrize("way", WAYS, ids=repr)
 async def test_a_slot_is_not_the_clients_to_choose(way: Way) -> None:
     """But for a form, where it does nothing: all its values are texts."""
-    if not way.door.multipart:
+    if not way.endpoint.multipart:
         assert "id_slot" not in await sent(way, tenant_with(), id_slot=2)
         assert (await sent(way, tenant_with(allow_id_slot=True), id_slot=2))["id_slot"] == 2
 
@@ -788,7 +788,7 @@ async def test_a_cancellation_needs_no_body() -> None:
     assert got.status == 404
 
 
-# -- doors without a slot
+# -- endpoints without a slot
 
 
 @EACH_WITHOUT_SLOT

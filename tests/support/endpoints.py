@@ -1,7 +1,7 @@
-"""A valid request and llama-server's answers for every door of the gateway, and how each protocol is read.
+"""For every endpoint of the gateway: a valid request, llama-server's answers, and how its protocol is read.
 
-Tests that hold for all doors are made from `gateway/api/endpoints.py` and from this table; a door that is
-missing here fails them.
+Tests that hold for all endpoints are made from `gateway/api/endpoints.py` and from this table. An endpoint
+that is missing here fails them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from slotgate.gateway.api.dialects import MessagesDialect, ResponsesDialect
-from slotgate.gateway.api.endpoints import DOORS, Door
+from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
 from tests.support import llama_dialects, llama_frames
 from tests.support.answer import Answer, exchange
 from tests.support.client import Frame, RawClient, request_bytes
@@ -117,18 +117,18 @@ SAMPLES: dict[str, Sample] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One public path to a door. Its `repr` is the name of the test's parameter."""
+    """One public path to an endpoint. Its `repr` is the name of the test's parameter."""
 
-    door: Door
+    endpoint: Endpoint
     path: str
 
     @property
     def sample(self) -> Sample:
-        return SAMPLES[self.door.name]
+        return SAMPLES[self.endpoint.name]
 
     @property
     def upstream(self) -> str:
-        return self.door.upstream_path
+        return self.endpoint.upstream_path
 
     def __repr__(self) -> str:
         return self.path
@@ -138,7 +138,7 @@ class Way:
     def body(self, **members: object) -> tuple[bytes, list[bytes]]:
         """The body and its headers; a member that is None is left out."""
         given = {name: value for name, value in (self.sample.body | members).items() if value is not None}
-        if not self.door.multipart:
+        if not self.endpoint.multipart:
             return orjson.dumps(given), [b"content-type: application/json"]
         fields = [_part(name, _form_text(value)) for name, value in given.items()]
         sound = _part("file", b"RIFF\x00\x01", b'; filename="a.wav"')
@@ -165,7 +165,7 @@ class Way:
 
     def members_of(self, request_body: bytes) -> Json:
         """What a backend reads in a request."""
-        if not self.door.multipart:
+        if not self.endpoint.multipart:
             members: Json = orjson.loads(request_body)
             return members
         parts = request_body.split(b"--" + BOUNDARY)[1:-1]
@@ -197,9 +197,9 @@ class Way:
     def error_event(self, code: int, message: str, kind: str) -> bytes:
         """How llama-server fails in the middle of a stream of this protocol."""
         error = {"code": code, "message": message, "type": kind}
-        if self.door.dialect is MessagesDialect:
+        if self.endpoint.dialect is MessagesDialect:
             return b"event: error\n" + data(error)
-        return data(error if self.door.dialect is ResponsesDialect else {"error": error})
+        return data(error if self.endpoint.dialect is ResponsesDialect else {"error": error})
 
     # -- what is heard
 
@@ -214,27 +214,27 @@ class Way:
             frames
         )
         [said] = chunks_of([last])
-        if self.door.dialect is MessagesDialect:
+        if self.endpoint.dialect is MessagesDialect:
             assert last.data.startswith(b"event: error\ndata: {"), last
             assert said["type"] == "error"
             return _object(said["error"], "type", "message")
-        if self.door.dialect is ResponsesDialect:
+        if self.endpoint.dialect is ResponsesDialect:
             return _response_error(last, said, [chunk for chunk in chunks_of(before) if "response" in chunk])
         assert last.data.startswith(b"data: {"), last
         return _object(said["error"], "type", "code", "message")
 
 
-WAYS = [Way(door, path) for door in DOORS for path in door.paths]
-SLOTTED = [way for way in WAYS if way.door.takes_slot]
-STREAMING = [way for way in SLOTTED if way.door.body.streams]
-SLOTLESS = [way for way in WAYS if not way.door.takes_slot]
+WAYS = [Way(endpoint, path) for endpoint in ENDPOINTS for path in endpoint.paths]
+SLOTTED = [way for way in WAYS if way.endpoint.takes_slot]
+STREAMING = [way for way in SLOTTED if way.endpoint.body.streams]
+SLOTLESS = [way for way in WAYS if not way.endpoint.takes_slot]
 
 
 def speaking(*modes: bool) -> Iterator[tuple[Way, bool]]:
     """Every way that takes a slot, as a stream where it can, and not."""
     for way in SLOTTED:
         for stream in modes or (True, False):
-            if way.door.body.streams or not stream:
+            if way.endpoint.body.streams or not stream:
                 yield way, stream
 
 
