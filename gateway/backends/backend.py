@@ -21,13 +21,13 @@ from slotgate.admission import SlotPool
 from slotgate.gateway.backends.circuit_breaker import CircuitBreaker, CircuitState
 from slotgate.gateway.backends.kv_sharing import kv_unified_from_sizes
 from slotgate.gateway.backends.state import NEXT, BackendState
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body
 from slotgate.gateway.upstream import Outgoing, UpstreamTransport
 from slotgate.gateway.upstream.transport import Address
 
 __all__ = ["Backend", "BackendState", "Hold"]
 
-Headers = list[tuple[bytes, bytes]]
 GIVE_UP_S = 10.0
 
 _MODEL_FILE = b".gguf"

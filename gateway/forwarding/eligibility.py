@@ -9,10 +9,9 @@ from starlette.types import Scope
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.http.context import RequestContext, headers_of
 from slotgate.gateway.http.errors import CapacityError
+from slotgate.gateway.http.headers import Headers
 
 __all__ = ["check_served", "upstream_headers", "widest"]
-
-Headers = list[tuple[bytes, bytes]]
 
 
 def check_served(backends: list[Backend]) -> None:

@@ -12,6 +12,7 @@ from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.backends.prompt_sizes import PromptSizes
 from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body, with_members
 
 __all__ = ["PreparedRequest"]
@@ -22,7 +23,7 @@ class PreparedRequest:
     context: RequestContext
     endpoint: Endpoint
     body: Body
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     """For the backend."""
     identity: Identity
     demand: Demand

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from slotgate.admission import Limiter, RateState, Refused
 from slotgate.gateway.forwarding.queueing import refusal
 from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.headers import Headers
 
 __all__ = ["within_limits"]
 
@@ -38,7 +39,7 @@ def within_limits(
             reservation.settle(prompt + context.completion_tokens)
 
 
-def _headers(limiter: Limiter, tenant: str) -> list[tuple[bytes, bytes]]:
+def _headers(limiter: Limiter, tenant: str) -> Headers:
     """Under the names that OpenAI gives them."""
     return [
         *_of(b"requests", limiter.requests_of(tenant)),
@@ -46,7 +47,7 @@ def _headers(limiter: Limiter, tenant: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _of(what: bytes, state: RateState | None) -> list[tuple[bytes, bytes]]:
+def _of(what: bytes, state: RateState | None) -> Headers:
     if state is None:
         return []
     return [

@@ -21,6 +21,7 @@ from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import ClientWatch, cut_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error, upstream_timeout
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.settings import Settings
 from slotgate.gateway.streaming.deadlines import Deadlines, StreamLimits, StreamTimes
 from slotgate.gateway.streaming.downstream import Downstream
@@ -263,5 +264,5 @@ class StreamedAnswer:
         self._context.outcome = "client_stalled"
         await cut_connection(scope, receive)
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
+    def _headers(self) -> Headers:
         return list(_STREAM_HEADERS)

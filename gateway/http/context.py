@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from starlette.types import Scope
 
+from slotgate.gateway.http.headers import Headers
+
 __all__ = ["Caller", "RequestContext", "TenantIdentity", "context_of", "headers_of"]
 
 _KEY = "slotgate"
@@ -89,7 +91,7 @@ class RequestContext:
     """The token counts are what passed, not what the backend stated."""
     traceparent: bytes = b""
     """What the backend is told of the trace that this request is part of; empty without traces of our own."""
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    headers: Headers = field(default_factory=list)
     """What the response says beyond its endpoint's own headers."""
 
     @property

@@ -11,7 +11,6 @@ from slotgate.gateway.http.errors import GatewayError
 
 __all__ = ["ANTHROPIC", "OPENAI", "ErrorShape", "anthropic_body", "shape_for"]
 
-Headers = list[tuple[bytes, bytes]]
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

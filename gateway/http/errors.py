@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 import orjson
 import structlog
 
+from slotgate.gateway.http.headers import Headers
+
 __all__ = [
     "CapacityError",
     "ClientError",
@@ -35,7 +37,6 @@ __all__ = [
     "upstream_timeout",
 ]
 
-Headers = list[tuple[bytes, bytes]]
 _TIMEOUTS = {
     "first_byte_timeout": "the backend did not begin to answer in time",
     "idle_timeout": "the backend fell silent",

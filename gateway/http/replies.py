@@ -9,10 +9,10 @@ from starlette.types import Send
 
 from slotgate.gateway.http.error_formats import OPENAI, ErrorShape
 from slotgate.gateway.http.errors import GatewayError
+from slotgate.gateway.http.headers import Headers
 
 __all__ = ["send_error", "send_json", "send_whole"]
 
-Headers = list[tuple[bytes, bytes]]
 _JSON = (b"content-type", b"application/json")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httptools
 
 from slotgate.gateway.http.errors import ClientError
+from slotgate.gateway.http.headers import Headers
 
 __all__ = ["check_size", "check_target", "too_large", "without_upgrade"]
 
-Headers = list[tuple[bytes, bytes]]
 _UPGRADING = (b"upgrade", b"http2-settings")
 
 

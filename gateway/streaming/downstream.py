@@ -24,6 +24,7 @@ from starlette.types import Send
 
 from slotgate.gateway.http.eager import Continued
 from slotgate.gateway.http.errors import ClientGone
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, BufferShare
 from slotgate.gateway.streaming.direct_writer import DirectWriter
 from slotgate.gateway.streaming.template import Template
@@ -33,7 +34,6 @@ __all__ = ["Downstream"]
 _MAX_SEND_BYTES = 64 * 1024
 _MAX_MERGED_BYTES = 16 * 1024
 """Clients read lines: a merged frame stays of a size that any of them takes."""
-Headers = list[tuple[bytes, bytes]]
 
 
 Sending = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]

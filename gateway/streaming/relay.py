@@ -28,6 +28,7 @@ from slotgate.admission import Lease, Outcome
 from slotgate.gateway.api.upstream_errors import error_of_answer, error_of_event
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import GatewayError, UpstreamError, internal_error
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.streaming.alarm import Alarm
 from slotgate.gateway.streaming.deadlines import StreamTimes
 from slotgate.gateway.streaming.downstream import Downstream
@@ -38,7 +39,6 @@ __all__ = ["Relay", "RelayState"]
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """Of an answer that is no stream: no more of it is waited for."""
-Headers = list[tuple[bytes, bytes]]
 P = ParamSpec("P")
 
 

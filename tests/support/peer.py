@@ -15,6 +15,7 @@ from typing import Any, Self
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
+from slotgate.gateway.http.headers import Headers
 from tests.support.pulse import Pulse
 from tests.support.sse import FrameReader
 
@@ -58,7 +59,7 @@ class Peer:
             **(scope or {}),
         }
         self.status: int | None = None
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Headers = []
         self.body = bytearray()
         """All bytes the client has taken."""
         self.frames: list[bytes] = []

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from slotgate.gateway.http.disconnect import until_client_gone
 from slotgate.gateway.http.error_formats import shape_for
 from slotgate.gateway.http.errors import ClientError, ClientGone, GatewayError, UpstreamError
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.replies import send_error
 from slotgate.gateway.http.request_body import read_body
 from slotgate.gateway.testing.cassette.cassette import CassetteError, Place, Shelf
@@ -43,7 +44,6 @@ CLOSED_WITHIN_S = 0.5
 _ASKED_ANEW = HOP_BY_HOP | {b"content-length", b"accept-encoding", b"expect"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 log = structlog.stdlib.get_logger(__name__)
-Headers = list[tuple[bytes, bytes]]
 
 
 class UpstreamFault(Exception):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from starlette.types import Send
 
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
 from slotgate.gateway.testing.cassette.redaction import Redaction, is_secret_header
 from slotgate.gateway.testing.cassette.request import RecordedRequest
@@ -37,7 +38,6 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-Headers = list[tuple[bytes, bytes]]
 
 
 class Take:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from slotgate.gateway.api.token_usage import TokenUsage
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.sse import EventParser
 from slotgate.gateway.upstream import End
 
@@ -67,7 +68,7 @@ class Visit:
 
     # -- the sink
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def head(self, status: int, headers: Headers) -> None:
         self.status = status
         timing = _queued(dict(headers).get(b"server-timing", b""))
         self.queue_ms = float(timing[1]) if timing else None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.line import CHUNKED, Line
 from slotgate.gateway.http.errors import ClientGone
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.fast_path import LONGEST
 from slotgate.gateway.streaming.frames import Frames
@@ -196,7 +197,7 @@ class Bare:
         self.offered: list[bytes] = []
         self.pushed = b""
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def head(self, status: int, headers: Headers) -> None:
         self.status = status
 
     def body(self, data: bytes) -> None:

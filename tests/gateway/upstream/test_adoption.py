@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.testing.fake.virtual_time import run_virtual
 from slotgate.gateway.upstream import End, Outgoing, UpstreamTransport
 from slotgate.gateway.upstream.transport import Address
@@ -28,7 +29,7 @@ class Ends:
     def __init__(self) -> None:
         self.ends: list[End] = []
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def head(self, status: int, headers: Headers) -> None:
         """Not looked at."""
 
     def body(self, data: bytes) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
 from slotgate.gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
 from slotgate.gateway.upstream.transport import IDLE_S, Address
@@ -41,7 +42,6 @@ from tests.support.scripted import ScriptedUpstream, refusing_url
 pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
-Headers = list[tuple[bytes, bytes]]
 
 
 class Recorder:

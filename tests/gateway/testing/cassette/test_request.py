@@ -5,10 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
+from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.testing.cassette.request import RecordedRequest, as_recorded
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 1}
-Headers = list[tuple[bytes, bytes]]
 
 
 def request_of(
