@@ -1,6 +1,9 @@
 """What the whole suite shares. It lives in `tests.support.fixtures`."""
 
+from __future__ import annotations
+
 import gc
+import os
 
 from hypothesis import settings
 
@@ -29,6 +32,11 @@ __all__ = [
     "tiny_llama",
     "tiny_model",
 ]
+
+# The workers of pytest-xdist inherit COLUMNS=80 and LINES=24, because readline sets them in the process that
+# starts the workers. A program that a test runs on a terminal of another size would believe them.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 settings.register_profile("suite", deadline=None)  # how long one example takes is the machine's business
 settings.load_profile("suite")
