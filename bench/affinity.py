@@ -82,10 +82,10 @@ async def _talk(urls: list[str], seed: int) -> Seen:
     talks: list[list[dict[str, str]]] = [[] for _ in range(CONVERSATIONS)]
     seen = Seen()
     at_once = asyncio.Semaphore(AT_ONCE)
-    async with assemble(settings) as (app, fleet):
+    async with assemble(settings) as (app, parts):
         server = Server(app, settings.server)
         await server.listen()
-        while not all(backend.pool.admitting for backend in fleet.backends.values()):  # noqa: ASYNC110
+        while not all(backend.pool.admitting for backend in parts.runtime.fleet.backends.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as client:
 

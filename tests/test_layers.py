@@ -149,7 +149,6 @@ def test_a_room_imports_the_rooms_of_the_table_only() -> None:
     assert [
         f"{module} imports {name}"
         for module in MODULES
-        if module != "slotgate.gateway.backends.fleet"  # until what it composes has moved to app
         if module not in FLAT or module.endswith(".cli")
         for name in ours_of(module)
         if room_of(name) not in (room_of(module), *ALLOWED[room_of(module)].split())

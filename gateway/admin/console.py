@@ -1,16 +1,12 @@
-"""What operators have for as long as the process lives, whatever configuration it runs by at the moment."""
+"""The operators' side of a gateway. It lives as long as the process, also across reloads."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import Self
 
 from slotgate.gateway.admin.live_status import LiveStatus
-from slotgate.gateway.admin.orders import Orders
 from slotgate.gateway.admin.page_files import Pages
 from slotgate.gateway.auth.operators import Operators
-from slotgate.gateway.backends.fleet import Fleet
 
 __all__ = ["Console"]
 
@@ -18,13 +14,7 @@ __all__ = ["Console"]
 @dataclass(frozen=True, slots=True)
 class Console:
     operators: Operators
-    """Who is let in."""
-    board: LiveStatus
-    """What they see."""
+    """Decides who is let in."""
+    live_status: LiveStatus
     pages: Pages
-    """What they see it on."""
-
-    @classmethod
-    def of(cls, fleet: Fleet, orders: Orders | None = None) -> Self:
-        """Nobody is let in yet."""
-        return cls(Operators(None, asyncio.get_running_loop().time), LiveStatus(fleet, orders), Pages())
+    """The files of the dashboard and the playground."""

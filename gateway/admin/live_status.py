@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import orjson
 
+from slotgate.gateway.admin.history import History
 from slotgate.gateway.admin.orders import Orders
 from slotgate.gateway.admin.rates import SPAN_S, SPANS, Rates
 from slotgate.gateway.admin.slot_view import Held, SlotView
 from slotgate.gateway.admin.status import live_requests, status_of
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.in_flight import Cancellable
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.errors import CapacityError
 
 __all__ = ["MOST_VIEWERS", "PERIOD_S", "LiveStatus", "Subscriber"]
@@ -36,63 +37,62 @@ _MOST_REQUESTS: Final = 50
 class Subscriber:
     """One who looks. `on_close` is called when there is nothing more to see."""
 
-    def __init__(self, board: LiveStatus, on_close: Callable[[], None]) -> None:
+    def __init__(self, live_status: LiveStatus, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
-        self._board = board
+        self._live_status = live_status
         self._seen = -1
         self._news = asyncio.Event()
 
     async def frame(self) -> bytes:
         """The latest frame, when there is one that was not taken yet."""
-        while self._seen == self._board.ticks:
+        while self._seen == self._live_status.ticks:
             await self._news.wait()
             self._news.clear()
-        follows = self._seen == self._board.ticks - 1
-        self._seen = self._board.ticks
-        return self._board.news if follows else self._board.whole()
+        follows = self._seen == self._live_status.ticks - 1
+        self._seen = self._live_status.ticks
+        return self._live_status.news if follows else self._live_status.whole()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._news.set()
 
 
 class LiveStatus:
     """Belongs to the running event loop. `start` begins the ten minutes, `stop` ends everything."""
 
-    def __init__(self, fleet: Fleet, orders: Orders | None = None) -> None:
+    def __init__(self, runtime: Runtime, history: History, orders: Orders | None = None) -> None:
         self.ticks = 0
         self.news = b""
         """The frame of the last tick, for who has seen the one before."""
-        self._fleet = fleet
+        self._runtime = runtime
+        self._history = history
         self._orders = orders
         self._loop = asyncio.get_running_loop()
         self._rates = Rates(self._loop.time())
         self._cells = SlotView()
         self._picture: dict[str, Any] = {}
         self._whole = b""
-        self._viewers: set[Subscriber] = set()
+        self._subscribers: set[Subscriber] = set()
         self._told_ended = 0
         self._told_span = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        runtime.in_flight.subscribe(self._answer_ended)
 
     def __repr__(self) -> str:
-        return f"<LiveStatus {len(self._viewers)} viewers, {self.ticks} ticks>"
+        return f"<LiveStatus {len(self._subscribers)} viewers, {self.ticks} ticks>"
 
     def start(self) -> None:
-        self._fleet.live.on_end = self._answer_ended
-        self._fleet.on_drain = self.close
         self._tick()
 
     def stop(self) -> None:
         self.close()
-        self._fleet.live.on_end = lambda *_: None
         if self._timer is not None:
             self._timer.cancel()
 
     def close(self) -> None:
         """No more viewers: the gateway is about to stop."""
         self._closed = True
-        for viewer in list(self._viewers):
+        for viewer in list(self._subscribers):
             viewer.on_close()
 
     @contextmanager
@@ -100,21 +100,23 @@ class LiveStatus:
         """Raises `CapacityError`: 503 once the gateway stops, 429 where enough look already."""
         if self._closed:
             raise CapacityError(503, "draining", "the gateway is shutting down")
-        if len(self._viewers) >= MOST_VIEWERS:
-            raise CapacityError(429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0)
+        if len(self._subscribers) >= MOST_VIEWERS:
+            raise CapacityError(
+                429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0
+            )
         viewer = Subscriber(self, on_close)
-        self._viewers.add(viewer)
-        if len(self._viewers) == 1:
+        self._subscribers.add(viewer)
+        if len(self._subscribers) == 1:
             self._tick()
         try:
             yield viewer
         finally:
-            self._viewers.discard(viewer)
+            self._subscribers.discard(viewer)
 
     def whole(self) -> bytes:
         """The frame of the last tick for who has seen none before it; made when the first one needs it."""
         if not self._whole:
-            ended = self._fleet.history.newest(self._loop.time(), _MOST_REQUESTS)
+            ended = self._history.newest(self._loop.time(), _MOST_REQUESTS)
             self._whole = self._frame(ended, self._told_span - SPANS, full=True)
         return self._whole
 
@@ -124,25 +126,26 @@ class LiveStatus:
         now = self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
-        self._rates.look(((answer, context.began_at) for answer, context in self._fleet.live.answers), now)
-        if self._viewers:
+        self._rates.look(
+            ((answer, context.began_at) for answer, context in self._runtime.in_flight.answers), now
+        )
+        if self._subscribers:
             self._timer = self._loop.call_later(PERIOD_S, self._tick)
             self._draw(now)
         else:
             self._timer = self._loop.call_later(self._rates.next_look_in_s(now), self._tick)
 
     def _draw(self, now: float) -> None:
-        fleet = self._fleet
         self.ticks += 1
         self._picture = self._now(now)
-        count = fleet.history.count
-        ended = fleet.history.newest(now, min(_MOST_REQUESTS, count - self._told_ended))
+        count = self._history.count
+        ended = self._history.newest(now, min(_MOST_REQUESTS, count - self._told_ended))
         since, self._told_span = self._told_span, int(now // SPAN_S)
         self._whole = b""
         self.news = self._frame(ended, since, full=False)
         self._told_ended = count
-        for viewer in self._viewers:
-            viewer.tell()
+        for viewer in self._subscribers:
+            viewer.notify()
 
     def _frame(self, ended: list[dict[str, Any]], since_span: int, *, full: bool) -> bytes:
         spans = self._rates.since(since_span, self._loop.time())
@@ -151,18 +154,18 @@ class LiveStatus:
         return b"data: %b\n\n" % orjson.dumps(said)
 
     def _now(self, now: float) -> dict[str, Any]:
-        fleet = self._fleet
+        fleet, in_flight = self._runtime.fleet, self._runtime.in_flight
         held: Held = {
             progress.lease: (context, progress)
-            for answer, context in fleet.live.answers
+            for answer, context in in_flight.answers
             if (progress := answer.progress()).lease is not None
         }
         self._cells.forget({backend.pool.name for backend in fleet.backends.values()})
-        status = status_of(fleet, self._orders)
+        status = status_of(self._runtime, self._orders)
         for entry, backend in zip(status["backends"], fleet.backends.values(), strict=True):
             entry["cells"] = self._cells.row(backend.pool, held, now)
-        status["live"] = live_requests(fleet, _MOST_REQUESTS)
-        status["live_count"] = len(fleet.live.answers)
+        status["live"] = live_requests(in_flight, _MOST_REQUESTS)
+        status["live_count"] = len(in_flight.answers)
         status["rates"] = {"tokens_per_s": self._rates.tokens_per_s(now)}
         return status
 

@@ -11,18 +11,19 @@ from typing import Any
 from slotgate.admission import Limiter
 from slotgate.gateway.admin.orders import Orders
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.fleet import Fleet
-from slotgate.gateway.forwarding.in_flight import Progress
+from slotgate.gateway.forwarding.in_flight import InFlight, Progress
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
 
 __all__ = ["backend_status", "live_requests", "status_of"]
 
 
-def status_of(fleet: Fleet, orders: Orders | None = None) -> dict[str, Any]:
-    queue = fleet.scheduler.status()
-    leases = fleet.scheduler.leases_by_tenant
+def status_of(runtime: Runtime, orders: Orders | None = None) -> dict[str, Any]:
+    fleet, scheduler = runtime.fleet, runtime.scheduler
+    queue = scheduler.status()
+    leases = scheduler.leases_by_tenant
     return {
-        "draining": fleet.scheduler.draining,
+        "draining": scheduler.draining,
         "models": [
             {
                 "name": model.name,
@@ -38,9 +39,9 @@ def status_of(fleet: Fleet, orders: Orders | None = None) -> dict[str, Any]:
                 "name": name,
                 "leases": leases.get(name, 0),
                 "queued": queue.by_tenant.get(name, 0),
-                **_limits(fleet.limiter, name),
+                **_limits(runtime.limiter, name),
             }
-            for name in sorted({*fleet.tenants, *leases, *queue.by_tenant})
+            for name in sorted({*runtime.tenants, *leases, *queue.by_tenant})
         ],
     }
 
@@ -70,10 +71,10 @@ def backend_status(backend: Backend, orders: Orders | None = None) -> dict[str, 
     }
 
 
-def live_requests(fleet: Fleet, most: int | None = None) -> list[dict[str, Any]]:
+def live_requests(in_flight: InFlight, most: int | None = None) -> list[dict[str, Any]]:
     """Those under way, the latest first, with what is known of each so far."""
     now = asyncio.get_running_loop().time()
-    return [_so_far(context, answer.progress(), now) for answer, context in fleet.live.answers[:most]]
+    return [_so_far(context, answer.progress(), now) for answer, context in in_flight.answers[:most]]
 
 
 def _so_far(context: RequestContext, progress: Progress, now: float) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from slotgate.gateway.admin.handlers.usage import UsageTotals
 from slotgate.gateway.admin.orders import Operations, Orders
 from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
 from slotgate.gateway.api.request_reader import RequestReader
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.handlers.cancel import CancelRequest
 from slotgate.gateway.handlers.generate import Generate
@@ -69,66 +70,63 @@ class Keys:
 
 
 def routes(
-    settings: Settings,
-    fleet: Fleet,
-    keys: Keys,
-    operations: Operations | None = None,
-    console: Console | None = None,
+    settings: Settings, parts: Composition, keys: Keys, operations: Operations | None = None
 ) -> list[Route]:
     reader = RequestReader(settings.server)
-    if console is None:
-        console = Console.of(fleet)
-        console.operators.change(keys.operator)
+    runtime, fleet = parts.runtime, parts.runtime.fleet
 
     def handler_of(endpoint: Endpoint) -> ByMethod:
-        kind = Generate if endpoint.takes_slot else WithoutSlot
-        return ByMethod(POST=kind(settings, fleet, endpoint, reader))
+        if endpoint.takes_slot:
+            return ByMethod(POST=Generate(settings, runtime, endpoint, reader))
+        return ByMethod(POST=WithoutSlot(settings, fleet, endpoint, reader))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     for_operators: list[Route] = []
-    if keys.operator is not None:  # else nothing of the operator's is there at all
-        for_operators += _operators(settings, fleet, operations or Operations(), console, reader)
-        for_operators += _pages(console)
+    if keys.operator is not None:  # without an operator key, none of these paths exists
+        for_operators += _operator_routes(settings, parts, operations or Operations(), reader)
+        for_operators += _pages(parts.console)
     return [
         *(
-            Route(path, served)
+            Route(path, handler)
             for endpoint in ENDPOINTS
-            for served in (handler_of(endpoint),)
+            for handler in (handler_of(endpoint),)
             for path in endpoint.paths
         ),
-        Route("/v1/requests/{id}/cancel", ByMethod(POST=CancelRequest(fleet.live))),
+        Route("/v1/requests/{id}/cancel", ByMethod(POST=CancelRequest(runtime.in_flight))),
         *_native_status(settings, fleet),
         Route("/v1/models", models),
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
         Route("/health", ByMethod(GET=Health())),
         *for_operators,
-        Route("/ready", ByMethod(GET=Ready(fleet))),
+        Route("/ready", ByMethod(GET=Ready(fleet, runtime.scheduler))),
     ]
 
 
-def _operators(
-    settings: Settings, fleet: Fleet, operations: Operations, console: Console, reader: RequestReader
+def _operator_routes(
+    settings: Settings, parts: Composition, operations: Operations, reader: RequestReader
 ) -> list[Route]:
-    def route(path: str, **endpoints: ASGIApp) -> Route:
+    console, runtime = parts.console, parts.runtime
+
+    def route(path: str, **handlers: ASGIApp) -> Route:
         guarded = {
-            method: OperatorOnly(endpoint, console.operators, presented_keys)
-            for method, endpoint in endpoints.items()
+            method: OperatorOnly(handler, console.operators, presented_keys)
+            for method, handler in handlers.items()
         }
         return Route(path, ByMethod(**guarded))
 
     stall_timeout_s = settings.streaming.client_stall_timeout_s
-    events = Events(console.board, console.operators, stall_timeout_s=stall_timeout_s)
+    events = Events(console.live_status, console.operators, stall_timeout_s=stall_timeout_s)
     [chat] = [endpoint for endpoint in ENDPOINTS if PLAYGROUND in endpoint.paths]
     return [
-        route("/metrics", GET=PrometheusText(fleet.metrics)),
-        route("/admin/status", GET=Status(fleet, operations.orders)),
+        route("/metrics", GET=PrometheusText(parts.metrics)),
+        route("/admin/status", GET=Status(runtime, operations.orders)),
         route("/admin/events", GET=events),
-        route("/admin/requests", GET=Requests(fleet)),
-        route("/admin/requests/{id}/cancel", POST=CancelAny(fleet.live)),
-        route("/admin/usage", GET=UsageTotals(fleet.usage)),
-        route("/admin/chat/completions", POST=Generate(settings, fleet, chat, reader)),
-        *_orders(route, fleet, operations.orders),
+        route("/admin/requests", GET=Requests(runtime.in_flight, parts.history)),
+        route("/admin/requests/{id}/cancel", POST=CancelAny(runtime.in_flight)),
+        route("/admin/usage", GET=UsageTotals(parts.usage)),
+        route("/admin/chat/completions", POST=Generate(settings, runtime, chat, reader)),
+        *_orders(route, runtime.fleet, operations.orders),
         route("/admin/reload", POST=Reload(operations)),
     ]
 
@@ -172,13 +170,13 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
     return shown
 
 
-def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
+def stack(settings: Settings, parts: Composition, keys: Keys) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
     layers: list[Layer] = [RequestId]
-    if (trace := fleet.trace) is not None:
+    if (trace := parts.trace) is not None:
         layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
-    layers.append(lambda app: AccessLog(app, fleet.ended, fleet.log_limiter))
+    layers.append(lambda app: AccessLog(app, parts.request_ended, parts.log_limiter))
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)
@@ -204,16 +202,11 @@ def stack(settings: Settings, fleet: Fleet, keys: Keys) -> list[Layer]:
 
 
 def build_app(
-    settings: Settings,
-    fleet: Fleet,
-    keys: Keys,
-    operations: Operations | None = None,
-    console: Console | None = None,
+    settings: Settings, parts: Composition, keys: Keys, operations: Operations | None = None
 ) -> ASGIApp:
-    """Without a console, what operators see begins and ends with this application."""
-    served = routes(settings, fleet, keys, operations, console)
+    served = routes(settings, parts, keys, operations)
     app: ASGIApp = Router(served, redirect_slashes=False, default=unknown_path)
-    for layer in reversed(stack(settings, fleet, keys)):
+    for layer in reversed(stack(settings, parts, keys)):
         app = layer(app)
     return _http_only(app)
 

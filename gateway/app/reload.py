@@ -12,10 +12,9 @@ from collections.abc import Callable
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slotgate.gateway.admin.console import Console
-from slotgate.gateway.admin.orders import Operations, Orders, ReloadReport
+from slotgate.gateway.admin.orders import Operations, ReloadReport
 from slotgate.gateway.app.application import Keys, build_app
-from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.settings import BackendSettings, Settings, check_isolation_goes_on
 
 __all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
@@ -45,13 +44,11 @@ class LiveGateway:
     def __init__(
         self,
         settings: Settings,
-        fleet: Fleet,
+        parts: Composition,
         keys_of: Callable[[Settings], Keys],
         *,
         written: Settings | None = None,
         load: Load | None = None,
-        orders: Orders | None = None,
-        console: Console | None = None,
     ) -> None:
         """`written` are the settings as they stand in the file, with commands where `settings` has the URLs
         of processes. Without `load` there is nothing to read again.
@@ -59,18 +56,16 @@ class LiveGateway:
         self._settings = settings
         self._began_with = written or settings
         """What the process was started with, however often it has been read again since."""
-        self._fleet = fleet
+        self._parts = parts
         self._keys_of = keys_of
         self._load = load
-        self._orders = orders
-        self._console = console or Console.of(fleet, orders)
         self._turn = asyncio.Lock()
         keys = keys_of(settings)
         self._app = self._built(settings, keys)
-        self._console.operators.change(keys.operator)
+        self._parts.console.operators.change(keys.operator)
 
     def __repr__(self) -> str:
-        return f"<LiveGateway {self._fleet!r}>"
+        return f"<LiveGateway {self._parts!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -85,10 +80,10 @@ class LiveGateway:
             keys = self._keys_of(settings)
             app = self._built(settings, keys)
             fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
-            self._fleet.apply(settings)
+            self._parts.runtime.apply(settings)
             self._app, self._settings = app, settings
-            self._console.operators.change(keys.operator)
-            report = ReloadReport(tuple(fixed), self._fleet.live.revoke(keys.holds))
+            self._parts.console.operators.change(keys.operator)
+            report = ReloadReport(tuple(fixed), self._parts.runtime.in_flight.revoke(keys.holds))
         log.info("configuration reloaded", needs_restart=report.needs_restart, revoked=report.revoked)
         return report
 
@@ -103,8 +98,8 @@ class LiveGateway:
         return written.model_copy(update={"backends": (*ours, *others)}), fixed
 
     def _built(self, settings: Settings, keys: Keys) -> ASGIApp:
-        operations = Operations(self._orders, self.reload if self._load is not None else None)
-        return build_app(settings, self._fleet, keys, operations, self._console)
+        operations = Operations(self._parts.loader, self.reload if self._load is not None else None)
+        return build_app(settings, self._parts, keys, operations)
 
 
 def _commands(settings: Settings) -> dict[str, BackendSettings]:

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,13 +15,11 @@ from datetime import UTC, datetime
 import structlog
 import uvloop
 
-from slotgate.gateway.admin.console import Console
 from slotgate.gateway.app.application import Keys
+from slotgate.gateway.app.composition import Composition, RequestObserver
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.auth.keys import KeyRing
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.context import Caller, TenantIdentity
-from slotgate.gateway.processes.loader import Loader
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import ListenError, Server
 from slotgate.gateway.server.open_files import allow_connections
@@ -89,7 +87,7 @@ async def _serve(
             assembled = assemble(
                 located, environ, usage, written=settings, load=load, children=children, trace=trace
             )
-            async with assembled as (app, fleet):
+            async with assembled as (app, parts):
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
                 server = Server(app, settings.server)
                 await server.listen()
@@ -99,7 +97,7 @@ async def _serve(
                 await stop.wait()
                 hangups.cancel()
                 log.info("draining", grace_s=settings.server.shutdown_grace_s)
-                await server.drain(refuse=fleet.drain, cut=fleet.cut)
+                await server.drain(refuse=parts.drain, cut=parts.runtime.cancel_running)
     log.info("stopped")
 
 
@@ -140,28 +138,24 @@ async def assemble(
     load: Load | None = None,
     children: ManagedProcesses | None = None,
     trace: Trace | None = None,
-) -> AsyncIterator[tuple[LiveGateway, Fleet]]:
-    """The application and its backends in the running event loop. Nothing is left when it is left.
+    observers: Iterable[RequestObserver] = (),
+) -> AsyncIterator[tuple[LiveGateway, Composition]]:
+    """The application and its parts in the running event loop. Nothing is left when the block is left.
 
-    `children` are the processes behind some of the backends; `settings` say where they are. Without `usage`,
-    nobody notes what requests used; without `trace` nobody is told of requests as they come and end.
+    `children` are the processes behind some of the backends; `settings` say where they are. `written` are the
+    settings as the file has them, with commands in place of these processes' URLs.
     """
-    fleet = Fleet(settings, environ, usage)
-    fleet.trace = trace
-    loader = Loader(settings, fleet, children or ())
-    console = Console.of(fleet, loader)
-    app = LiveGateway(settings, fleet, keys_of, written=written, load=load, orders=loader, console=console)
+    parts = Composition(
+        settings, environ, usage=usage, trace=trace, processes=children or (), observers=observers
+    )
+    app = LiveGateway(settings, parts, keys_of, written=written, load=load)
     if children is not None:
-        children.follow(fleet.monitors)
-    fleet.start()
-    loader.start()
-    console.board.start()
+        children.follow(parts.runtime.fleet.monitors)
+    parts.start()
     try:
-        yield app, fleet
+        yield app, parts
     finally:
-        console.board.stop()
-        loader.stop()
-        await fleet.stop()
+        await parts.stop()
 
 
 def keys_of(settings: Settings) -> Keys:

@@ -5,32 +5,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 
 import structlog
 
-from slotgate.admission import Lease, Limiter, QueueLimits, TenantLimits
-from slotgate.gateway.admin.history import History
-from slotgate.gateway.admin.metrics import Metrics
+from slotgate.admission import Lease, Scheduler
 from slotgate.gateway.backends.affinity import Affinity
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.models import ModelCatalogue
 from slotgate.gateway.backends.monitor import Monitor
-from slotgate.gateway.backends.prompt_sizes import PromptSizes
 from slotgate.gateway.backends.slot_eraser import SlotEraser
-from slotgate.gateway.forwarding.in_flight import InFlight
-from slotgate.gateway.forwarding.queue import AdmissionQueue
-from slotgate.gateway.http.context import RequestContext
-from slotgate.gateway.http.errors import CapacityError, GatewayError
-from slotgate.gateway.settings import BackendSettings, Settings, TenantSettings, isolating
-from slotgate.gateway.streaming.buffer_budget import BufferBudget
-from slotgate.gateway.telemetry.log_limiter import LogLimiter
-from slotgate.gateway.telemetry.tracing import Trace
-from slotgate.gateway.usage import Usage
+from slotgate.gateway.http.errors import GatewayError
+from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
 __all__ = ["Fleet"]
 
+LOAD_REQUEST_S = 30.0
+"""How long a model counts as asked for by a request that needed no slot of it."""
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -38,58 +29,32 @@ class Fleet:
     """Belongs to the running event loop. `start` begins watching, `stop` leaves nothing behind."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str] = os.environ, usage: Usage | None = None
+        self, settings: Settings, scheduler: Scheduler, environ: Mapping[str, str] = os.environ
     ) -> None:
-        loop = asyncio.get_running_loop()
+        self._scheduler = scheduler
         self._environ = environ
         self._entries: dict[str, BackendSettings] = {}
-        self.queue = AdmissionQueue(_queue_limits(settings), loop)
-        self.scheduler = self.queue.scheduler
-        self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
-        self.live = InFlight()
-        self.history = History()
-        self.log_limiter = LogLimiter()
         self.affinity = Affinity()
-        self.prompt_sizes = PromptSizes()
-        self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
-        self.tenants: tuple[str, ...] = ()
         self.backends: dict[str, Backend] = {}
         self.monitors: dict[str, Monitor] = {}
-        self._cleaners: dict[str, SlotEraser] = {}
-        """Of the backends whose slots are numbered; none of them is ever retired, for they are our own."""
+        self._erasers: dict[str, SlotEraser] = {}
+        """Backend name -> eraser, where slots are numbered. Such a backend is ours: it is never retired."""
         self._retired: set[Backend] = set()
         """Backends that the configuration no longer has, and whose last requests still run."""
         self._serving: dict[str, Backend] = {}
-        """By the name of their pool, the retired ones included."""
+        """Pool name -> backend, the retired ones included."""
         self._pools = itertools.count(1)
         self.catalogue = ModelCatalogue()
-        self.wishes: dict[str, float] = {}
-        """Models that somebody needs who does not wait in the queue, and when this was said last."""
+        self._load_requests: dict[str, float] = {}
+        """Model -> time of the last slot-free request for it; counts as demand for loading."""
         self._closing: set[asyncio.Task[None]] = set()
-        self.on_drain: Callable[[], None] = _nobody_looks
-        """Called when the gateway begins to stop: those who only look are not waited for."""
         self._started = False
-        self.trace: Trace | None = None
-        """Told of every request, where traces are wanted; set before the application is built."""
-        self.metrics = Metrics(self.scheduler, self.live, lambda: list(self.backends.values()))
-        self.usage = usage or Usage()
-        self.on_ended: Callable[[RequestContext], None] = lambda _: None
-        """Told of every request that has ended, after all others. Must not raise."""
         self.apply(settings)
-        self.limiter.restore(self.usage.day, self.usage.tokens_today)
 
     def apply(self, settings: Settings) -> None:
         """Go on with these settings. A backend that is another one now is replaced: what runs on the old one
         ends there. One that is where it was keeps its slots: those that are taken there stay taken.
         """
-        self.scheduler.limits = _queue_limits(settings)
-        self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
-        self.scheduler.set_concurrency(
-            {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
-        )
-        self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
-        self.tenants = tuple(tenant.name for tenant in settings.tenants)
-        self.buffers.total_bytes = settings.streaming.stream_buffers_total_bytes
         wanted = {entry.name: entry for entry in settings.backends}
         for name in [name for name, entry in self._entries.items() if not _same(entry, wanted.get(name))]:
             self._retire(name)
@@ -110,7 +75,7 @@ class Fleet:
             interval_s=entry.health_interval_s,
             quarantine_max_s=settings.admission.quarantine_max_s,
             ask_models=not entry.models,
-            on_slots=self.scheduler.dispatch,
+            on_slots=self._scheduler.dispatch,
         )
         backend.on_change = self._changed
         backend.on_restart = lambda: self.affinity.forget(pool_name)
@@ -121,7 +86,7 @@ class Fleet:
         self.catalogue.add(backend, entry.models)
         if entry.name in isolating(settings):
             backend.pool.numbered = True
-            self._cleaners[entry.name] = SlotEraser(backend, self.scheduler.dispatch)
+            self._erasers[entry.name] = SlotEraser(backend, self._scheduler.dispatch)
         if self._started:
             monitor.start()
 
@@ -181,41 +146,33 @@ class Fleet:
 
     @property
     def _watchers(self) -> list[Monitor | SlotEraser]:
-        return [*self.monitors.values(), *self._cleaners.values()]
-
-    def drain(self) -> None:
-        """Refuse what waits and what comes from now on; what runs goes on."""
-        self.scheduler.drain()
-        self.on_drain()
-
-    def cut(self) -> None:
-        """End what still runs, with an error that its client can read."""
-        self.live.cut(CapacityError(503, "draining", "the gateway is shutting down"))
+        return [*self.monitors.values(), *self._erasers.values()]
 
     async def stop(self) -> None:
-        self.queue.close()
         for watcher in self._watchers:
             await watcher.stop()
         for backend in [*self.backends.values(), *self._retired]:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
-        self.log_limiter.flush()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]
 
-    def ended(self, context: RequestContext) -> None:
-        """A request has ended: what is kept of it, and counted."""
-        self.history.put(context)
-        self.metrics.observe(context)
-        self.usage.note(context)
-        self.on_ended(context)
+    def request_load(self, model: str) -> None:
+        """A request that needs no slot asked for this model: load it where that can be done."""
+        self._load_requests[model] = asyncio.get_running_loop().time()
+        self._scheduler.dispatch()
 
-    def wish(self, model: str) -> None:
-        """Somebody needs this model without a slot of it: it should be loaded where that can be."""
-        self.wishes[model] = asyncio.get_running_loop().time()
-        self.queue.on_change()
+    def waiting_since(self) -> dict[str, float]:
+        """Model -> since when requests have been waiting for it, in the queue or after `request_load`."""
+        now = asyncio.get_running_loop().time()
+        for name, since in list(self._load_requests.items()):
+            model = self.catalogue.models.get(name)
+            served = model is None or any(b.state is BackendState.READY for b in model.backends)
+            if served or now - since > LOAD_REQUEST_S:
+                del self._load_requests[name]
+        return self._load_requests | self._scheduler.waiting_since()
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
         """Whether the request may be tried once more after this error: nothing of it came, none was begun.
@@ -240,27 +197,12 @@ class Fleet:
 
     def _reroute(self) -> None:
         self.catalogue.rebuild()
-        self.scheduler.route(
+        self._scheduler.route(
             {
                 model.name: [backend.pool for backend in model.backends if not backend.lost]
                 for model in self.catalogue.models.values()
             }
         )
-
-
-def _nobody_looks() -> None:
-    """Nobody is shown what happens."""
-
-
-def _queue_limits(settings: Settings) -> QueueLimits:
-    admission = settings.admission
-    return QueueLimits(
-        max_queue=admission.max_queue,
-        max_queue_per_tenant=admission.max_queue if settings.anonymous else admission.max_queue_per_tenant,
-        max_queue_bytes=admission.max_queue_bytes,
-        queue_timeout_s=admission.queue_timeout_s,
-        affinity_max_wait_s=admission.affinity_max_wait_ms / 1000,
-    )
 
 
 def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
@@ -270,10 +212,6 @@ def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
         and (before.url, before.command) == (after.url, after.command)
         and bool(before.models) == bool(after.models)
     )
-
-
-def _limits(tenant: TenantSettings) -> TenantLimits:
-    return TenantLimits(tenant.requests_per_minute, tenant.tokens_per_minute, tenant.tokens_per_day)
 
 
 def _backend(

@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from starlette.types import Receive, Send
 
 from slotgate.admission import Lease, Outcome
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.fetch import Reply, fetch
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError
@@ -28,9 +28,10 @@ __all__ = ["BufferedAnswer"]
 
 
 class BufferedAnswer:
-    def __init__(self, settings: Settings, fleet: Fleet, generation: PreparedRequest) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, generation: PreparedRequest) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._runtime = runtime
+        self._fleet = runtime.fleet
         self._generation = generation
         self._context: RequestContext = generation.context
         self._token_usage = generation.token_usage()
@@ -59,9 +60,9 @@ class BufferedAnswer:
             raise self._cut
 
     def _holding(self) -> AbstractContextManager[None]:
-        return self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes)
+        return self._runtime.in_flight.holding(self, self._context, supersedes=self._generation.supersedes)
 
-    def cut(self, error: GatewayError) -> None:
+    def cancel(self, error: GatewayError) -> None:
         """End with this error, unless the answer is being sent already."""
         if self._stop is not None:
             self._cut = error
@@ -86,11 +87,11 @@ class BufferedAnswer:
         loop = asyncio.get_running_loop()
         context.queued_at = context.queued_at or loop.time()
         settled = asyncio.Event()
-        ticket = submit(self._fleet.queue, demand, settled.set)
-        with owned(ticket, self._fleet.scheduler):
+        ticket = submit(self._runtime.queue, demand, settled.set)
+        with owned(ticket, self._runtime.scheduler):
             await settled.wait()
         context.granted_at = loop.time()
-        return granted(ticket, self._fleet.scheduler)
+        return granted(ticket, self._runtime.scheduler)
 
     async def _ask(self, lease: Lease) -> Reply:
         context, generation = self._context, self._generation

@@ -27,7 +27,7 @@ class Progress:
 
 
 class Cancellable(Protocol):
-    def cut(self, error: GatewayError) -> None:
+    def cancel(self, error: GatewayError) -> None:
         """End the answer with this error, told to the client as its state allows. Never awaits."""
 
     def progress(self) -> Progress:
@@ -40,11 +40,14 @@ class InFlight:
     def __init__(self) -> None:
         self._answers: dict[Cancellable, RequestContext] = {}
         self._latest: dict[tuple[str, bytes], Cancellable] = {}
-        self.on_end: Callable[[Cancellable, float], None] = _nobody_counts
-        """Told of every answer that is over, and when its request began. It must not raise."""
+        self._observers: list[Callable[[Cancellable, float], None]] = []
 
     def __repr__(self) -> str:
         return f"<InFlight {len(self._answers)}>"
+
+    def subscribe(self, observer: Callable[[Cancellable, float], None]) -> None:
+        """Tell `observer` of every answer that is over, and when its request began. It must not raise."""
+        self._observers.append(observer)
 
     @contextmanager
     def holding(
@@ -57,12 +60,13 @@ class InFlight:
             earlier, self._latest[key] = self._latest.get(key), answer
             if earlier is not None:
                 message = "a later request of the same key has taken the place of this one"
-                earlier.cut(ClientError("superseded", message, status=409))
+                earlier.cancel(ClientError("superseded", message, status=409))
         try:
             yield
         finally:
             del self._answers[answer]
-            self.on_end(answer, context.began_at)
+            for observer in self._observers:
+                observer(answer, context.began_at)
             if self._latest.get(key) is answer:
                 del self._latest[key]
 
@@ -74,7 +78,7 @@ class InFlight:
             if context.id == request_id and tenant in (None, context.tenant.name)
         ]
         for answer in found:
-            answer.cut(ClientError("cancelled", "the request was cancelled", status=409))
+            answer.cancel(ClientError("cancelled", "the request was cancelled", status=409))
         return len(found)
 
     @property
@@ -96,15 +100,11 @@ class InFlight:
         ]
         for answer in found:
             message = "the API key was revoked while the request waited"
-            answer.cut(ClientError("invalid_api_key", message, status=401, kind="authentication_error"))
+            answer.cancel(ClientError("invalid_api_key", message, status=401, kind="authentication_error"))
         return len(found)
 
-    def cut(self, error: GatewayError, backend: str | None = None) -> None:
-        """End all of them, or those that this backend answers."""
+    def cancel_all(self, error: GatewayError, backend: str | None = None) -> None:
+        """End all answers with this error, or only those that come from this backend."""
         for answer, context in list(self._answers.items()):
             if backend is None or (context.backend == backend and context.granted_at is not None):
-                answer.cut(error)
-
-
-def _nobody_counts(answer: Cancellable, began_at: float) -> None:
-    """Nobody keeps rates."""
+                answer.cancel(error)

@@ -20,8 +20,7 @@ class AdmissionQueue:
         self.scheduler = Scheduler(limits, loop.time)
         self.scheduler.on_dispatch = self._arm
         self._alarm = Alarm(loop, self._tick)
-        self.on_change: Callable[[], None] = _nobody_looks
-        """Called after every change of what waits, runs or admits; must not raise, nor change anything."""
+        self._observers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<AdmissionQueue {self.scheduler!r}>"
@@ -29,6 +28,10 @@ class AdmissionQueue:
     def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
         """See `Scheduler.submit`. Raises `Refused`."""
         return self.scheduler.submit(demand, on_settled)
+
+    def subscribe(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after every change of what waits, runs or admits. It must not raise."""
+        self._observers.append(observer)
 
     def close(self) -> None:
         """No timer is left behind, and none is set any more."""
@@ -39,11 +42,8 @@ class AdmissionQueue:
         at = self.scheduler.next_tick_at()
         if at is not None:
             self._alarm.set_no_later(at)
-        self.on_change()
+        for observer in self._observers:
+            observer()
 
     def _tick(self) -> None:
         self.scheduler.tick()
-
-
-def _nobody_looks() -> None:
-    """Nothing is loaded or unloaded by what waits."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from starlette.types import Receive, Scope, Send
 
 from slotgate.admission import Lease, Outcome, Ticket
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import ClientWatch, cut_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error, upstream_timeout
@@ -41,9 +41,10 @@ _STREAM_HEADERS = [
 
 
 class StreamedAnswer:
-    def __init__(self, settings: Settings, fleet: Fleet, generation: PreparedRequest) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, generation: PreparedRequest) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._runtime = runtime
+        self._fleet = runtime.fleet
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
@@ -66,7 +67,7 @@ class StreamedAnswer:
             self._loop,
             headers=self._headers,
             buffer_limit=streaming.stream_buffer_bytes,
-            budget=self._fleet.buffers,
+            budget=self._runtime.buffers,
             tenant=self._context.tenant.name,
             merge=streaming.merge == "backlog",
             writer=scope.get("extensions", {}).get("slotgate.write"),
@@ -75,7 +76,7 @@ class StreamedAnswer:
         self._frames = frames
         try:
             with (
-                self._fleet.live.holding(self, self._context, supersedes=self._generation.supersedes),
+                self._runtime.in_flight.holding(self, self._context, supersedes=self._generation.supersedes),
                 until_client_gone(receive) as watch,
                 contextlib.suppress(ClientGone),
             ):
@@ -96,11 +97,11 @@ class StreamedAnswer:
             self._context.first_output_at = frames.first_output_at
             self._generation.book(self._token_usage, self._lease)
 
-    def cut(self, error: GatewayError) -> None:
+    def cancel(self, error: GatewayError) -> None:
         """End with this error, wherever the request is on its way."""
         self._cut_error = error
         if self._ticket is not None and self._ticket.queued:
-            self._fleet.scheduler.withdraw(self._ticket)
+            self._runtime.scheduler.withdraw(self._ticket)
             if self._out is not None:
                 self._out.wake()
         elif self._relay is not None:
@@ -148,13 +149,13 @@ class StreamedAnswer:
         context.queued_at = context.queued_at or self._loop.time()
         self._out = out
         self._relay = None  # of an attempt before this one
-        ticket = self._ticket = submit(self._fleet.queue, demand, out.wake)
-        with owned(ticket, self._fleet.scheduler), self._place_told(ticket, out):
+        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
+        with owned(ticket, self._runtime.scheduler), self._place_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cut_error is not None:
                 raise self._cut_error
         context.granted_at = self._loop.time()
-        return granted(ticket, self._fleet.scheduler)
+        return granted(ticket, self._runtime.scheduler)
 
     @contextlib.contextmanager
     def _place_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
@@ -170,7 +171,7 @@ class StreamedAnswer:
             if not ticket.queued or out.closing:
                 return
             try:
-                position, eta_s = self._fleet.scheduler.place(ticket)
+                position, eta_s = self._runtime.scheduler.place(ticket)
                 if position != told:
                     told = position
                     out.put(b": queued position=%d eta=%.1fs\n\n" % (position, eta_s))

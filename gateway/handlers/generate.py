@@ -23,13 +23,13 @@ from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.api.request import GenerationRequest, Upgrade
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.backends.models import Model
 from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import priority_of
 from slotgate.gateway.forwarding.rate_limits import within_limits
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.forwarding.streamed import StreamedAnswer
 from slotgate.gateway.http.context import RequestContext, TenantIdentity, context_of, headers_of
 from slotgate.gateway.http.errors import ClientError
@@ -42,9 +42,12 @@ _SESSION_HEADERS = (b"x-slotgate-session", b"x-session-id", b"x-claude-code-sess
 
 
 class Generate:
-    def __init__(self, settings: Settings, fleet: Fleet, endpoint: Endpoint, reader: RequestReader) -> None:
+    def __init__(
+        self, settings: Settings, runtime: Runtime, endpoint: Endpoint, reader: RequestReader
+    ) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._runtime = runtime
+        self._fleet = runtime.fleet
         self._endpoint = endpoint
         self._reader = reader
 
@@ -53,13 +56,13 @@ class Generate:
         context.path = self._endpoint.paths[0]
         asked = await self._reader.read(self._endpoint, scope, receive)
         generation = await self._prepare(scope, context, asked)
-        limiter, cost = self._fleet.limiter, generation.demand.cost
+        limiter, cost = self._runtime.limiter, generation.demand.cost
         prompt_tokens = asked.request.prompt_cost(asked.size)
         with within_limits(limiter, generation.context, cost, prompt_tokens=prompt_tokens):
             if generation.context.stream:
-                await StreamedAnswer(self._settings, self._fleet, generation).serve(scope, receive, send)
+                await StreamedAnswer(self._settings, self._runtime, generation).serve(scope, receive, send)
             else:
-                await BufferedAnswer(self._settings, self._fleet, generation).serve(receive, send)
+                await BufferedAnswer(self._settings, self._runtime, generation).serve(receive, send)
 
     async def _prepare(self, scope: Scope, context: RequestContext, asked: ParsedRequest) -> PreparedRequest:
         endpoint, request, tenant = self._endpoint, asked.request, context.tenant
@@ -110,7 +113,7 @@ class Generate:
                 parts=request.parts,
             ),
             prefix=prefix,
-            sizes=self._fleet.prompt_sizes,
+            sizes=self._runtime.prompt_sizes,
             limit_name=request.limit_name,
             queue_events=headers_of(scope).get(b"x-slotgate-queue-events", b"").strip() == b"1",
             supersedes=headers_of(scope).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
@@ -125,7 +128,7 @@ class Generate:
         if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
             return 0, False
         answer = asked.request.answer_tokens(tenant)
-        return self._fleet.prompt_sizes.estimate(model.name, asked.size) + (answer or 0), answer is None
+        return self._runtime.prompt_sizes.estimate(model.name, asked.size) + (answer or 0), answer is None
 
 
 def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
+from slotgate.admission import Scheduler
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.replies import send_json
 
@@ -16,11 +17,12 @@ class Health:
 
 
 class Ready:
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, scheduler: Scheduler) -> None:
         self._fleet = fleet
+        self._scheduler = scheduler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        draining = self._fleet.scheduler.draining
+        draining = self._scheduler.draining
         ready = self._fleet.ready and not draining
         backends = [
             {"name": backend.name, "state": backend.state.value, "reason": backend.explanation}

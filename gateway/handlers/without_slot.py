@@ -43,7 +43,7 @@ class WithoutSlot:
         check_served(model.backends)
         backend = _least_busy(model.backends)
         if backend is None:
-            self._fleet.wish(model.name)
+            self._fleet.request_load(model.name)
             raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
         context.backend = backend.name
         body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())

@@ -8,7 +8,7 @@ was granted its slot in the turn before is seen, and one that comes in the turn 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -16,7 +16,7 @@ from slotgate.gateway.backends.backend import Backend, Hold
 from slotgate.gateway.backends.circuit_breaker import CircuitState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.backends.state import BackendState
-from slotgate.gateway.http.errors import CapacityError, ClientError
+from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
 from slotgate.gateway.processes.residency import Order, Resident, Stage, Step, plan
 from slotgate.gateway.processes.state import State
 from slotgate.gateway.processes.supervisor import LlamaProcess
@@ -26,8 +26,6 @@ __all__ = ["Loader"]
 
 log = structlog.stdlib.get_logger(__name__)
 
-WISH_S = 30.0
-"""How long the wish of somebody who does not wait in the queue counts."""
 _STAGES = {
     State.STOPPED: Stage.STOPPED,
     State.STARTING: Stage.COMING,
@@ -41,8 +39,17 @@ _STAGES = {
 class Loader:
     """Belongs to the running event loop. Also takes the operator's orders (`operations.Orders`)."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, processes: Iterable[LlamaProcess] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        processes: Iterable[LlamaProcess] = (),
+        *,
+        cancel_requests: Callable[[GatewayError, str], None],
+    ) -> None:
+        """`cancel_requests` ends the running requests of one backend with an error."""
         self._fleet = fleet
+        self._cancel_requests = cancel_requests
         self._processes = {process.name: process for process in processes}
         self._entries = {entry.name: entry for entry in settings.backends if entry.name in self._processes}
         self._room = {group.name: group.max_loaded for group in settings.groups}
@@ -64,8 +71,7 @@ class Loader:
         for name, entry in self._entries.items():
             self._fleet.backends[name].on_request = _by_request(entry)
         self._running = True
-        self._fleet.queue.on_change = self._changed
-        self._changed()
+        self.changed()
 
     def stop(self) -> None:
         self._running = False
@@ -132,7 +138,7 @@ class Loader:
 
     # -- looking
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Something waits, runs or admits that did not, or does no more."""
         if (
             self._running
@@ -161,11 +167,11 @@ class Loader:
             log.warning("restarted because it does not answer", backend=name)
             self._orders[name] = (Order.RESTART, now)
         self._note_stages(now)
-        planned = plan(self._residents(), self._waiting(now), self._room, now)
+        planned = plan(self._residents(), self._fleet.waiting_since(), self._room, now)
         for step, name in planned.steps:
             self._do(step, name)
         if any(step is not Step.CUT for step, _ in planned.steps):
-            self._changed()
+            self.changed()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if planned.look_at is None else self._loop.call_at(planned.look_at, self._look)
@@ -183,16 +189,6 @@ class Loader:
                     del self._orders[name]
             if self._stages.get(name, (None,))[0] is not stage:
                 self._stages[name] = (stage, now)
-
-    def _waiting(self, now: float) -> dict[str, float]:
-        """Since when each model is waited for."""
-        wishes, models = self._fleet.wishes, self._fleet.catalogue.models
-        for name, since in list(wishes.items()):
-            model = models.get(name)
-            fulfilled = model is None or any(b.state is BackendState.READY for b in model.backends)
-            if fulfilled or now - since > WISH_S:
-                del wishes[name]
-        return wishes | self._fleet.scheduler.waiting_since()
 
     def _residents(self) -> list[Resident]:
         served: dict[Backend, set[str]] = {}
@@ -240,7 +236,7 @@ class Loader:
                 self._let_stay(name, backend)
             case Step.CUT:
                 error = CapacityError(503, "draining", "the backend is being stopped", retry_after_s=5.0)
-                self._fleet.live.cut(error, name)
+                self._cancel_requests(error, name)
             case Step.STOP:
                 self._have_leave(name, backend)
                 process.begin_stop()

@@ -94,7 +94,7 @@ async def test_no_slot_in_time(client: Client) -> None:
 async def test_no_place_in_the_queue(client: Client) -> None:
     async with busy_gateway({"max_queue": 1}) as gateway, await gateway.client() as waiting:
         await waiting.send(request_bytes("POST", CHAT, json=chat()))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         told = await client.run(Ask(gateway, headers=ID))
         assert raised(client, 429, told.failure).code == "queue_full"
 

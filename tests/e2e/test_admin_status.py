@@ -33,7 +33,7 @@ async def test_the_status_shows_leased_quarantined_and_queued() -> None:
         await first.post(CHAT, chat(), KEY)
         await second.post(CHAT, chat(), KEY)
         await third.send(request_bytes("POST", CHAT, KEY, json=chat()))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         fu.llama.foreign = 1  # the slot of the one that leaves goes on
         first.close()
         pool = gateway.fleet.backends["gpu0"].pool

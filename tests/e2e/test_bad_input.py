@@ -28,7 +28,7 @@ async def nothing_forwarded(**server: object) -> AsyncIterator[Gateway]:
     async with fu, running_gateway(settings_for(fu.url, server={"port": 0, **server})) as gateway:
         yield gateway
         assert not fu.generations
-        assert gateway.fleet.scheduler.granted == 0
+        assert gateway.scheduler.granted == 0
 
 
 async def post(gateway: Gateway, body: bytes) -> Answer:

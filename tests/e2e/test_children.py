@@ -63,7 +63,8 @@ async def watched(*habits: str) -> AsyncIterator[Watched]:
     async with ManagedProcesses([process]) as children:
         if not habits:
             await process.wait_ready(PATIENCE_S)
-        async with assemble(children.located(settings), children.environ({})) as (_, fleet):
+        async with assemble(children.located(settings), children.environ({})) as (_, parts):
+            fleet = parts.runtime.fleet
             children.follow(fleet.monitors)
             yield Watched(process, fleet)
 

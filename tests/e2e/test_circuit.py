@@ -37,7 +37,7 @@ async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_tri
 
         fu.scripts[CHAT] = stream(T("a"), DONE)
         waiting = [asyncio.create_task(ask(gateway.url)) for _ in range(3)]
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 3)
+        await gateway.until(lambda: gateway.scheduler.depth == 3)
         asked = len(fu.generations)
         monkeypatch.setattr("slotgate.gateway.backends.circuit_breaker.REST_S", 0.0)
         answers = await asyncio.gather(*waiting)
@@ -87,7 +87,7 @@ async def test_a_backend_whose_streams_go_on_keeps_them_and_gets_no_new_ones_unt
             await gateway.until(lambda: backend.state is BackendState.BUSY)
             shown = (await fetch(gateway.url, "GET", "/ready")).json["backends"]
             await second.send(request_bytes("POST", CHAT, json=chat()))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             leases = backend.pool.leased
             del fu.scripts["/health"]
             await gateway.until(lambda: backend.pool.leased == 2)

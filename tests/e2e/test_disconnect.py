@@ -71,9 +71,9 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_upstream(*, stream: 
         await first.post(CHAT, chat())
         async with await gateway.client() as second:
             await second.send(request(stream=stream))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 0)
-        assert gateway.fleet.scheduler.withdrawn == 1
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 0)
+        assert gateway.scheduler.withdrawn == 1
         assert len(fu.generations) == 1
 
 
@@ -88,7 +88,7 @@ async def test_a_grant_that_meets_a_leaving_client_is_passed_on() -> None:
             clients[1].reset()
             await asyncio.gather(*(finish(client) for client in (clients[0], clients[2])))
         await gateway.until(lambda: gateway.idle)
-        scheduler = gateway.fleet.scheduler
+        scheduler = gateway.scheduler
         released = sum(gateway.fleet.backends["gpu0"].pool.released.values())
         assert scheduler.granted == released
     assert fu.llama.deferred == 0

@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 
 from slotgate.gateway.app.application import OPERATOR_PREFIXES, Keys, routes
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.by_method import ByMethod
 from slotgate.gateway.settings import Settings
 from tests.support.answer import Answer, exchange, fetch
@@ -44,11 +44,11 @@ def shown_settings(url: str) -> Settings:
 
 async def all_routes() -> list[Route]:
     settings = shown_settings("http://127.0.0.1:9")
-    fleet = Fleet(settings, {})
+    parts = Composition(settings, {})
     try:
-        return routes(settings, fleet, Keys(lambda _: None, lambda _: True))
+        return routes(settings, parts, Keys(lambda _: None, lambda _: True))
     finally:
-        await fleet.stop()
+        await parts.stop()
 
 
 @dataclass(frozen=True, slots=True)

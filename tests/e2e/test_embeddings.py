@@ -67,7 +67,7 @@ async def test_a_wide_request_waits_until_all_its_slots_are_there() -> None:
         await busy.send(request_bytes("POST", CHAT, json=chat(stream=False)))
         await fu.generation()
         asking = asyncio.create_task(embed(gateway.url, ["a", "b", "c"]))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         assert len(fu.generations) == 1
         gate.event.set()
         assert (await asking)[0] == 200

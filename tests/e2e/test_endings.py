@@ -63,13 +63,13 @@ class Visit:
             await client.send(self.request)
             await self.gateway.until(condition)
             assert await self.also() == 429, "it may have one at a time"
-        await self.gateway.until(lambda: not self.gateway.fleet.live.contexts)
+        await self.gateway.until(lambda: not self.gateway.in_flight.contexts)
 
     async def also(self) -> int:
         return (await ask(self.gateway.url, KEY, stream=False)).status
 
     async def with_all_slots_taken(self, action: Callable[[], Awaitable[None]]) -> None:
-        scheduler = self.gateway.fleet.scheduler
+        scheduler = self.gateway.scheduler
         free = self.gateway.fleet.backends["gpu0"].pool.free
         held = [scheduler.submit(Demand("other", "m"), lambda: None).lease for _ in range(free)]
         try:
@@ -86,7 +86,7 @@ class Visit:
 
     async def with_the_client_gone_from_the_queue(self) -> None:
         async def leave() -> None:
-            await self.leave_after(self.success, lambda: self.gateway.fleet.scheduler.depth == 1)
+            await self.leave_after(self.success, lambda: self.gateway.scheduler.depth == 1)
 
         await self.with_all_slots_taken(leave)
 
@@ -158,7 +158,7 @@ class Visit:
         async with await self.gateway.client() as client:
             await client.send(self.way.request(KEY, b"x-request-id: r1", **self.members))
             await self.gateway.until(lambda: len(self.fu.generations) > asked)
-            assert self.gateway.fleet.live.cancel("r1", "a") == 1
+            assert self.gateway.in_flight.cancel("r1", "a") == 1
             assert await status_of(client) == 409
 
     async def with_a_fault_of_ours(self) -> None:
@@ -231,6 +231,6 @@ async def test_scenario_023_a_request_that_is_refused_costs_nothing_and_none_is_
         await asyncio.gather(*(client.send(asked) for client in clients))
         await gateway.until(lambda: len(gateway.log.of("request")) == 6 + 45)
         await gateway.until(lambda: len(fu.generations) == before + 5)
-        assert gateway.fleet.scheduler.leases_by_tenant == {"b": 5}
+        assert gateway.scheduler.leases_by_tenant == {"b": 5}
         for client in clients:
             client.close()

@@ -228,13 +228,13 @@ async def test_the_lease_is_back_before_the_last_frame_is_handed_to_send(way: Wa
     """A client that takes everything but the last frame: `send` of it never returns."""
     fu = upstream_of(way, way.script(), slots=1)
     async with fu, serving(fu.url) as gateway:
-        app = build_app(settings_for(fu.url), gateway.fleet, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
         body, lines = way.body(stream=True)
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         async with Peer(app, way.path, headers=headers, body=body) as peer:
             peer.hold(says_success)
             await peer.until(lambda: peer.blocked)
-            assert gateway.fleet.scheduler.leases == 0
+            assert gateway.scheduler.leases == 0
             assert slots_of(gateway).free == 1
             assert not peer.complete
 
@@ -250,7 +250,7 @@ async def test_the_last_frame_waits_for_the_upstreams_own_end(way: Way) -> None:
         request = await fu.generation()
         await fu.until(lambda: len(request.write_ns) == 2)
         await asyncio.sleep(0.02)
-        assert gateway.fleet.scheduler.leases == 1
+        assert gateway.scheduler.leases == 1
         assert not reading.done()
         gate.event.set()
         assert says_success((await reading)[-1].data)
@@ -278,7 +278,7 @@ async def test_a_success_without_the_upstreams_own_end_is_told_and_its_slot_veri
 async def test_a_whole_answer_gives_its_lease_back_before_it_is_sent(way: Way) -> None:
     fu = upstream_of(way, whole(way), slots=1)
     async with fu, serving(fu.url) as gateway:
-        app = build_app(settings_for(fu.url), gateway.fleet, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
         body, lines = way.body()
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         async with Peer(app, way.path, headers=headers, body=body) as peer:
@@ -476,8 +476,8 @@ async def test_scenario_004_on_every_route_a_client_that_leaves_the_queue_is_nev
         await fu.generation()
         async with await gateway.client() as second:
             await second.send(way.request(stream=stream))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 0)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 0)
         assert len(fu.generations) == 1
         first.close()
 
@@ -662,7 +662,7 @@ async def test_a_queued_request_that_is_superseded_is_409(way: Way, *, stream: b
         running = asyncio.create_task(heard(way, gateway.url, stream=stream))
         await fu.generation()
         queued = asyncio.create_task(way.ask(gateway.url, KEY, stream=stream))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         latest = asyncio.create_task(heard(way, gateway.url, KEY, stream=stream))
         got = await queued
         gate.event.set()
@@ -802,7 +802,7 @@ async def test_scenario_027_what_needs_no_slot_is_answered_while_all_are_taken(w
             for client in (busy, queued):
                 await client.send(STREAMING[0].request(stream=True))
             await fu.generation()
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             got = await way.ask(gateway.url)
             models = await fetch(gateway.url, "GET", "/v1/models")
             assert slots_of(gateway).leased == 1

@@ -69,7 +69,7 @@ async def test_slots_are_seen_as_they_change_and_the_queue_and_what_has_ended() 
         assert [cell["state"] for cell in first["backends"][0]["cells"]] == ["idle"]
         runs, waits = await gateway.client(), await gateway.client()
         await runs.send(request_bytes("POST", CHAT, A, b"x-request-id: r1", json=chat()))
-        await gateway.until(lambda: gateway.fleet.scheduler.leases == 1)
+        await gateway.until(lambda: gateway.scheduler.leases == 1)
         await waits.send(request_bytes("POST", CHAT, B, b"x-request-id: r2", json=chat()))
         shown = await until(seen, lambda event: event["queue"]["depth"] == 1)
         [cell] = shown["backends"][0]["cells"]

@@ -174,7 +174,7 @@ async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None
             await client.send(request_bytes("POST", CHAT, json=chat()) * 2)
             await client.head()
             client.stop_reading()
-            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            await gateway.until(lambda: gateway.scheduler.leases == 0)
             client.resume_reading()
             assert [frame.data async for frame in client.frames()][-1] == DONE
             await client.head()

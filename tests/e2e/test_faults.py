@@ -157,7 +157,7 @@ async def test_scenario_111_a_thousand_disconnects_are_all_told_of_and_no_traceb
         for _ in range(4):
             await asyncio.gather(*(leave(gateway, dice) for _ in range(250)))
             await gateway.until(lambda: gateway.idle, within=10)
-        gateway.fleet.log_limiter.flush()
+        gateway.parts.log_limiter.flush()
         lines = gateway.log.of("request")
         counted = [entry["left_out"] for entry in gateway.log.of("requests without a line of their own")]
         told = len(lines) + sum(each["client_gone"] for each in counted)

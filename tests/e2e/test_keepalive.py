@@ -78,7 +78,7 @@ async def all_slots_taken(form: str) -> AsyncIterator[tuple[Gateway, asyncio.Eve
 async def queued_frames(form: str, **members: object) -> list[Frame]:
     async with all_slots_taken(form) as (gateway, free):
         waiting = asyncio.create_task(read_stream(gateway.url, CHAT, usage_asked() | members))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         await asyncio.sleep(SILENCE_S)
         free.set()
         return await waiting
@@ -316,8 +316,8 @@ async def test_a_client_that_leaves_while_it_hears_keep_alives_leaves_the_queue(
     async with all_slots_taken("comment") as (gateway, _), await gateway.client() as client:
         await client.post(CHAT, chat())
         client.close()
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 0, within=0.5)
-        assert gateway.fleet.scheduler.withdrawn == 1
+        await gateway.until(lambda: gateway.scheduler.depth == 0, within=0.5)
+        assert gateway.scheduler.withdrawn == 1
 
 
 async def test_keep_alives_do_not_put_off_a_limit() -> None:

@@ -53,7 +53,7 @@ async def test_tokens_are_corrected_by_what_the_backend_counted() -> None:
         for _ in range(5):
             got = await ask(gateway.url, KEY, stream=False, max_tokens=500)
             assert got.status == 200, "each estimate alone would use up the minute"
-        limiter = gateway.fleet.limiter
+        limiter = gateway.limiter
         assert limiter.used_today("a") == 5 * 5
     assert header(got, "x-ratelimit-limit-tokens") == b"600"
 
@@ -63,7 +63,7 @@ async def test_no_number_of_tokens_that_is_asked_for_makes_what_was_used_forgott
     async with fu, running_gateway(settings_for(fu.url, tenant=tenants(tokens_per_day=1000))) as gateway:
         got = await ask(gateway.url, KEY, stream=False, max_tokens=1e308, n=2)
         assert got.status == 200, "nothing was used before"
-        assert gateway.fleet.limiter.used_today("a") == 5
+        assert gateway.limiter.used_today("a") == 5
 
 
 async def test_a_quota_that_is_used_up_says_do_not_retry() -> None:
@@ -74,7 +74,7 @@ async def test_a_quota_that_is_used_up_says_do_not_retry() -> None:
         assert (got.status, got.error["code"]) == (429, "quota_exceeded")
         assert header(got, "x-should-retry") == b"false"
         assert 0 < int(header(got, "retry-after") or 0) <= 86_400
-        assert gateway.fleet.limiter.used_today("a") == 5
+        assert gateway.limiter.used_today("a") == 5
         assert len(fu.generations) == 1
 
 
@@ -112,19 +112,19 @@ async def test_what_never_ran_costs_nothing_on_any_endpoint(endpoint: Any, endin
             await fu.generation()
         if ending == "queue full":
             await other.send(request_bytes("POST", CHAT, b"x-api-key: sg-b", json=chat(stream=False)))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
         async with await gateway.client() as client:
             if ending == "client gone":
                 await client.send(request_bytes("POST", path, KEY, json=MEMBERS))
-                await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+                await gateway.until(lambda: gateway.scheduler.depth == 1)
             else:
                 await client.request("POST", path, KEY, json=MEMBERS)
                 assert client.status in (429, 502)
-        live = gateway.fleet.live
+        live = gateway.in_flight
         await gateway.until(lambda: all(context.tenant.name != "a" for context in live.contexts))
-        state = gateway.fleet.limiter.requests_of("a")
+        state = gateway.limiter.requests_of("a")
         assert state is not None
-        assert (state.remaining, gateway.fleet.limiter.used_today("a")) == (100, 0)
+        assert (state.remaining, gateway.limiter.used_today("a")) == (100, 0)
         other.close()
         holder.close()
 
@@ -136,7 +136,7 @@ async def test_what_was_used_of_a_day_survives_a_restart(tmp_path: Path) -> None
         settings = settings_for(fu.url, tenant=tenants(tokens_per_day=1000), usage=store)
         for before in (0, 10):
             async with keeping(settings.usage) as usage, running_gateway(settings, usage=usage) as gateway:
-                assert gateway.fleet.limiter.used_today("a") == before
+                assert gateway.limiter.used_today("a") == before
                 answers = [await ask(gateway.url, KEY, stream=False, max_tokens=1) for _ in range(2)]
                 assert [got.status for got in answers] == [200, 200]
-                assert gateway.fleet.limiter.used_today("a") == before + 10
+                assert gateway.limiter.used_today("a") == before + 10

@@ -145,7 +145,7 @@ async def test_a_killed_process_ends_its_stream_with_an_error_and_serves_those_w
     async with running_gateway(settings) as gateway:
         async with endless(gateway, "a") as running:
             waiting = [asyncio.create_task(talk(gateway, "a")) for _ in range(3)]
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 3)
+            await gateway.until(lambda: gateway.scheduler.depth == 3)
             [pid] = llamas()
             os.kill(pid, signal.SIGKILL)
             rest = [frame async for frame in running.frames(PATIENCE_S)]
@@ -205,7 +205,7 @@ async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_m
             wedged.stop_reading()
             a = gateway.fleet.backends["a"]
             await gateway.until(lambda: a.state is BackendState.STOPPED, PATIENCE_S)
-            held = len(gateway.fleet.live.contexts)
+            held = len(gateway.in_flight.contexts)
             ready = (await fetch(gateway.url, "GET", "/ready")).status
         again = await talk(gateway, "a")
     assert (held, ready) == (1, 200)
@@ -342,6 +342,6 @@ async def test_a_client_that_leaves_while_its_model_loads_leaves_nothing(tiny_mo
     async with running_gateway(own_settings(slow), ready=False) as gateway:
         async with await gateway.client() as client:
             await client.send(request_bytes("POST", CHAT, json=chat(model="a")))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
         await gateway.until(lambda: gateway.idle)
         await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.READY)

@@ -129,10 +129,10 @@ async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> Non
             clients = [await gateway.client() for _ in range(50)]
             for client in clients:
                 await client.send(request_bytes("POST", CHAT, A, json=chat()))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 50)
+            await gateway.until(lambda: gateway.scheduler.depth == 50)
             for client in clients:
                 client.close()
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 0)
+            await gateway.until(lambda: gateway.scheduler.depth == 0)
         blocker.close()
         assert (await ask(gateway.url, A, stop="ok")).body.endswith(DONE)
         await gateway.until(lambda: any(line["outcome"] == "ok" for line in lines(gateway)))

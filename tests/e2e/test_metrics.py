@@ -62,7 +62,7 @@ async def test_what_is_going_on_is_shown_while_it_goes_on() -> None:
         await first.post(CHAT, chat(), A)
         await second.post(CHAT, chat(), A)
         await third.send(request_bytes("POST", CHAT, A, json=chat()))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         fu.llama.foreign = 1
         first.close()
         await gateway.until(lambda: len(gateway.fleet.backends["gpu0"].pool.quarantine) == 1)

@@ -263,6 +263,6 @@ async def test_the_operator_asks_a_model_in_the_playground_by_cookie_from_its_pa
         assert (await fetch(gateway.url, "POST", place, b"x-api-key: sg-a", json=body)).status == 401
         answer = await fetch(gateway.url, "POST", place, cookie, ORIGIN, json=body)
         assert answer.status == 200
-        [entry] = gateway.fleet.history.newest(0.0)
+        [entry] = gateway.parts.history.newest(0.0)
     assert (entry["tenant"], entry["model"], entry["outcome"]) == ("operator", "m", "ok")
     assert b"cookie" not in fu.generations[0].raw.lower()

@@ -45,7 +45,7 @@ async def test_those_that_wait_for_a_drained_backend_alone_are_told_so_at_once()
         async with await gateway.client() as running:
             await streaming(running)
             waiting = asyncio.create_task(ask(gateway.url))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             await order(gateway.url, "gpu0", "drain")
             got = await waiting
     assert (got.status, got.error["code"]) == (503, "no_backend")
@@ -59,7 +59,7 @@ async def test_those_that_wait_go_elsewhere() -> None:
             async with await gateway.client() as running:
                 await streaming(running)
                 waiting = asyncio.create_task(ask(gateway.url))
-                await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+                await gateway.until(lambda: gateway.scheduler.depth == 1)
                 await order(gateway.url, "gpu1", "resume")
                 await order(gateway.url, "gpu0", "drain")
                 got = await waiting

@@ -78,7 +78,7 @@ async def test_no_slot_is_lost_and_none_is_used_twice() -> None:
         await asyncio.gather(*(gated() for _ in range(REQUESTS)))
         pool = gateway.fleet.backends["gpu0"].pool
         await gateway.until(lambda: pool.free == SLOTS, within=20)
-        scheduler = gateway.fleet.scheduler
+        scheduler = gateway.scheduler
         assert scheduler.granted == sum(pool.released.values())
         print(dict(seen), pool.released, f"at most {fu.llama.max_running} at once")
     assert fu.llama.max_running <= SLOTS

@@ -92,7 +92,7 @@ async def test_a_slot_whose_client_left_serves_again(
     async with running_gateway(settings_for(llama.url)) as gateway:
         async with await gateway.client() as client:
             await client.send(_request("word " * words))
-            await gateway.until(lambda: gateway.fleet.scheduler.leases == 1)
+            await gateway.until(lambda: gateway.scheduler.leases == 1)
             await asyncio.sleep(0.3)  # into the work: there is nothing to be told when
         began = asyncio.get_running_loop().time()
         frames = await read_stream(gateway.url, CHAT, chat("hi", max_tokens=2), within=20)

@@ -23,11 +23,11 @@ async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None
     """A client that takes everything but the last frame: `send` of it never returns."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=3))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        app = build_app(settings_for(fu.url), gateway.fleet, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
         async with Peer(app, json=chat()) as peer:
             peer.hold(lambda body: DONE in body)
             await peer.until(lambda: peer.blocked)
-            assert gateway.fleet.scheduler.leases == 0
+            assert gateway.scheduler.leases == 0
             assert gateway.fleet.backends["gpu0"].pool.free == 1
             assert not peer.complete
 
@@ -106,7 +106,7 @@ async def test_a_client_that_never_reads_on_does_not_keep_the_slot() -> None:
             wedged.stop_reading()
             frames = await read_stream(gateway.url, CHAT, chat())
             assert text_of(frames) == "mine"
-            assert gateway.fleet.scheduler.leases == 0
+            assert gateway.scheduler.leases == 0
         await gateway.until(lambda: gateway.idle)
 
 

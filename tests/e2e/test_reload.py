@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway
 from slotgate.gateway.app.serve import keys_of
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.settings import Settings, SettingsError, parse
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for, text_of
@@ -103,7 +103,7 @@ async def test_a_revoked_key_ends_what_waits_and_leaves_what_runs() -> None:
             running, waiting = await gateway.client(), await gateway.client()
             await running.post(CHAT, chat(), A)
             await waiting.send(request_bytes("POST", CHAT, A, json=chat(stream=False)))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             file.settings = settings_for(fu.url, server=SERVER, tenant=tenants("b"))
             assert (await reloaded(gateway))[1]["revoked"] == 1
             await waiting.head()
@@ -131,7 +131,7 @@ async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_run
             running, waiting = await gateway.client(), await gateway.client()
             await running.post(CHAT, chat(), OPERATOR)
             await waiting.send(request_bytes("POST", CHAT, json=chat()))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             file.settings = settings_for(new.url, server=SERVER)
             assert (await reloaded(gateway))[0] == 200
             await waiting.head()
@@ -151,15 +151,15 @@ async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_
     running = settings_for("http://127.0.0.1:9", server=SERVER)
     [entry] = running.backends
     running = running.model_copy(update={"backends": (entry.model_copy(update={"name": "local"}),)})
-    fleet = Fleet(running, {})
+    parts = Composition(running, {})
     try:
         file = Configuration(settings_for("http://127.0.0.1:9", server=SERVER))
-        app = LiveGateway(running, fleet, keys_of, written=written, load=file.load)
+        app = LiveGateway(running, parts, keys_of, written=written, load=file.load)
         for _ in range(2):
             assert (await app.reload()).needs_restart == ("backend.local",)
-            assert list(fleet.backends) == ["local", "gpu0"]
+            assert list(parts.runtime.fleet.backends) == ["local", "gpu0"]
     finally:
-        await fleet.stop()
+        await parts.stop()
 
 
 async def test_a_request_whose_backend_was_moved_before_it_began_is_tried_on_the_new_one() -> None:
@@ -199,10 +199,10 @@ async def test_a_backend_that_is_where_it_was_keeps_the_slots_that_are_taken_the
             file.settings = other.model_copy(update={"backends": (changed,)})
             assert (await reloaded(gateway))[0] == 200
             await waiting.send(request_bytes("POST", CHAT, json=chat(model="other")))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             seen = len(fu.requests)
             await fu.until(lambda: [one.path for one in fu.requests[seen:]].count("/props") > 2)
-            assert (gateway.fleet.scheduler.depth, len(fu.generations)) == (1, 1)
+            assert (gateway.scheduler.depth, len(fu.generations)) == (1, 1)
             gate.event.set()
             await waiting.head()
             for client in (running, waiting):
@@ -221,7 +221,7 @@ async def test_a_backend_may_be_said_to_have_more_slots() -> None:
             clients = [await gateway.client() for _ in range(2)]
             for client in clients:
                 await client.send(request_bytes("POST", CHAT, json=chat()))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             file.settings = before.model_copy(update={"backends": (entry.model_copy(update={"slots": 2}),)})
             await reloaded(gateway)
             await fu.until(lambda: len(fu.generations) == 2)
@@ -239,7 +239,7 @@ async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:
             running, waiting = await gateway.client(), await gateway.client()
             await running.post(CHAT, chat())
             await waiting.send(request_bytes("POST", CHAT, json=chat(stream=False)))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             other = settings_for(fu.url, server=SERVER)
             [backend] = other.backends
             file.settings = other.model_copy(

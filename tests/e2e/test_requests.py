@@ -46,8 +46,8 @@ async def test_a_client_that_asks_hears_its_place_in_the_queue() -> None:
         clients = [await gateway.client() for _ in range(3)]
         for number, client in enumerate(clients):
             await client.send(request_bytes("POST", CHAT, b"x-slotgate-queue-events: 1", json=chat()))
-            await gateway.until(lambda: len(gateway.fleet.live.contexts) == number + 1)  # noqa: B023
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 2)
+            await gateway.until(lambda: len(gateway.in_flight.contexts) == number + 1)  # noqa: B023
+        await gateway.until(lambda: gateway.scheduler.depth == 2)
         gate.event.set()
         heard = []
         for client in clients:
@@ -83,7 +83,7 @@ async def test_an_operator_sees_what_runs_what_waits_and_what_has_ended() -> Non
         running, waiting = await gateway.client(), await gateway.client()
         await running.post(CHAT, chat(), A, b"x-request-id: second")
         await waiting.send(request_bytes("POST", CHAT, B, b"x-request-id: third", json=chat()))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         requests = await shown(gateway)
         running.close()
         waiting.close()
@@ -111,7 +111,7 @@ async def test_an_operator_ends_any_request_and_its_slot_is_free_again() -> None
         other = await started(gateway, B, b"x-request-id: r1")
         assert await cancel(gateway, "/admin/requests/r1/cancel?tenant=b", OPERATOR) == 200
         assert error_in([frame async for frame in other.frames()])["code"] == "cancelled"
-        assert [context.tenant.name for context in gateway.fleet.live.contexts] == ["a"]
+        assert [context.tenant.name for context in gateway.in_flight.contexts] == ["a"]
         assert await cancel(gateway, "/admin/requests/r1/cancel", OPERATOR) == 200
         assert error_in([frame async for frame in client.frames()])["code"] == "cancelled"
         assert await cancel(gateway, "/admin/requests/r1/cancel", OPERATOR) == 404
@@ -140,11 +140,11 @@ async def test_a_waiting_request_is_ended_with_its_status(stream: bool) -> None:
         holder = await started(gateway, A)
         waiting = await gateway.client()
         await waiting.send(request_bytes("POST", CHAT, A, b"x-request-id: r2", json=chat(stream=stream)))
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
         assert await cancel(gateway, "/v1/requests/r2/cancel", A) == 200
         await waiting.head()
         assert waiting.status == 409
-        assert gateway.fleet.scheduler.depth == 0
+        assert gateway.scheduler.depth == 0
         holder.close()
         waiting.close()
 
@@ -155,7 +155,7 @@ async def test_a_whole_answer_that_comes_as_its_request_is_cancelled_is_not_sent
         [backend] = gateway.fleet.backends.values()
 
         def the_answer_has_come() -> None:
-            assert gateway.fleet.live.cancel("an-id", None) == 1
+            assert gateway.in_flight.cancel("an-id", None) == 1
 
         backend.pool.on_idle = the_answer_has_come
         got = await ask(gateway.url, b"x-request-id: an-id", stream=False)

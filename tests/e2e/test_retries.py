@@ -89,8 +89,8 @@ async def test_scenario_074_a_loading_model_is_waited_for(*, streaming: bool) ->
         fu.llama.loading = True
         asked = asyncio.create_task(ask(gateway.url, stream=streaming))
         await fu.generation()
-        await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
-        assert gateway.fleet.scheduler.leases == 0
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
+        assert gateway.scheduler.leases == 0
         fu.llama.loading = False
         got = await asked
     assert got.status == 200
@@ -152,7 +152,7 @@ async def test_a_request_that_is_cancelled_as_its_first_attempt_fails_is_not_tri
         [backend] = gateway.fleet.backends.values()
 
         def the_attempt_has_failed() -> None:
-            assert gateway.fleet.live.cancel("an-id", None) == 1
+            assert gateway.in_flight.cancel("an-id", None) == 1
 
         backend.pool.on_idle = the_attempt_has_failed
         async with await gateway.client() as client:

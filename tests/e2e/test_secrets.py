@@ -148,9 +148,10 @@ class Eavesdropper:
         gateway = self.gateway
         assert leaked(b"".join(self.heard)) == []
         assert leaked(gateway.log.text) == []
-        fleet, server = gateway.fleet, gateway.server
-        things = [fleet, fleet.scheduler, fleet.limiter, fleet.live, fleet.catalogue, fleet.queue]
-        things += [*fleet.backends.values(), *fleet.monitors.values(), *fleet.live.contexts]
+        fleet, server, runtime = gateway.fleet, gateway.server, gateway.parts.runtime
+        things = [gateway.parts, runtime, fleet, runtime.scheduler, runtime.limiter, runtime.in_flight]
+        things += [fleet.catalogue, runtime.queue]
+        things += [*fleet.backends.values(), *fleet.monitors.values(), *runtime.in_flight.contexts]
         things += [gateway.app, server, server.connections, *self.fu.llama.__dict__.values()]
         for backend in fleet.backends.values():
             things += [backend.request("/", (b"{}",), []), backend.outgoing("/", (b"{}",), [])]
@@ -246,7 +247,7 @@ async def test_scenario_113_no_key_is_seen_when_a_request_waits_runs_and_ends(
 ) -> None:
     queue = {"max_queue_per_tenant": 1, "queue_timeout_s": 1.0}
     async with listening(caplog, slots=1, admission=queue) as ears:
-        scheduler = ears.gateway.fleet.scheduler
+        scheduler = ears.gateway.scheduler
         running = await ears.holding("a", "hang", b"x-request-id: r1", b"x-slotgate-supersede: editor")
         await ears.gateway.until(lambda: scheduler.leases == 1)
         waiting = await ears.holding("limited")
@@ -270,7 +271,7 @@ async def test_scenario_113_no_key_is_seen_when_a_request_waits_runs_and_ends(
             client.close()
         outcomes = [line["outcome"] for line in ears.gateway.log.of("request")]
         assert outcomes.count("client_gone") == 2
-        ears.gateway.fleet.drain()
+        ears.gateway.parts.drain()
         assert await ears.ask("a") == "draining"
 
 
@@ -378,7 +379,7 @@ async def test_a_tenant_with_several_keys_loses_the_one_that_is_revoked_and_no_o
 
     async with listening(caplog, slots=1, load=load) as ears:
         fu_url.append(ears.fu.url)
-        scheduler = ears.gateway.fleet.scheduler
+        scheduler = ears.gateway.scheduler
         running = await ears.holding("second")
         await ears.gateway.until(lambda: scheduler.leases == 1)
         waiting, kept = await ears.holding("second"), await ears.holding("a", "hi")

@@ -63,7 +63,7 @@ async def test_a_stalled_client_gets_the_rest_from_memory_when_it_reads_on() -> 
         async with await gateway.client(receive_buffer=4096) as client:
             await client.post(CHAT, chat("first"))
             client.stop_reading()
-            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            await gateway.until(lambda: gateway.scheduler.leases == 0)
             client.resume_reading()
             frames = [frame async for frame in client.frames()]
         assert frames[-1].data == DONE
@@ -78,7 +78,7 @@ async def test_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> N
             await client.post(CHAT, chat("first"))
             client.stop_reading()
             await fu.until(lambda: not fu.generations[0].connection.is_open, within=3)
-            await gateway.until(lambda: gateway.fleet.scheduler.leases == 0)
+            await gateway.until(lambda: gateway.scheduler.leases == 0)
             client.resume_reading()
             await client.body()
             assert not client.clean_end
@@ -139,8 +139,10 @@ async def test_when_memory_is_spent_the_biggest_stalled_stream_of_the_biggest_te
             client = clients[f"{tenant} {size}"] = await gateway.client(receive_buffer=4096)
             await client.post(CHAT, chat(str(size)), f"authorization: Bearer sg-{tenant}".encode())
             client.stop_reading()
-            await fu.until(lambda: fu.generations[-1].finished or gateway.fleet.buffers.cuts, within=10)
-        await gateway.until(lambda: gateway.fleet.buffers.cuts == 1)
+            await fu.until(
+                lambda: fu.generations[-1].finished or gateway.parts.runtime.buffers.cuts, within=10
+            )
+        await gateway.until(lambda: gateway.parts.runtime.buffers.cuts == 1)
         for client in clients.values():
             client.resume_reading()
         ends = {}

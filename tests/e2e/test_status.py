@@ -272,7 +272,7 @@ async def test_a_full_queue_is_429_with_the_reason_and_an_honest_wait(*, streami
             await waiting.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
             await waiting.send(b"Content-Type: application/json\r\nContent-Length: 59\r\n\r\n")
             await waiting.send(orjson.dumps(chat()).ljust(59))
-            await gateway.until(lambda: gateway.fleet.scheduler.depth == 1)
+            await gateway.until(lambda: gateway.scheduler.depth == 1)
             got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (429, "queue_full")
     assert got.error["type"] == "rate_limit_error"

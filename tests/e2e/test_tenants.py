@@ -97,7 +97,7 @@ async def test_what_tenants_get_of_a_real_llama_server_follows_their_weights(
     for _ in range(2):
         async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
             served, deferred = await backlogged(gateway, llama)
-            scheduler = gateway.fleet.scheduler
+            scheduler = gateway.scheduler
             await gateway.until(lambda: gateway.idle and gateway.fleet.backends["gpu0"].pool.free == 2)
             assert (scheduler.leases_by_tenant, scheduler.status().by_tenant) == ({}, {})
         assert deferred == [0.0] * len(deferred), "nothing waits where nobody can see it"
@@ -117,7 +117,7 @@ async def test_limits_hold_in_front_of_a_real_llama_server(run_llama: RunLlama, 
         tenant("poor", tokens_per_day=100),
     ]
     async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
-        limiter = gateway.fleet.limiter
+        limiter = gateway.limiter
 
         async def asked(name: str) -> Answer:
             return await ask(gateway.url, key(name), stream=False, max_tokens=20)

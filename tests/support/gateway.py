@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.app.serve import assemble
-from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import Server
 from slotgate.gateway.settings import Settings, parse
@@ -78,16 +78,20 @@ def settings_for(
 class Gateway:
     """What a test talks to and looks into."""
 
-    def __init__(self, server: Server, fleet: Fleet, log: Log, app: LiveGateway) -> None:
+    def __init__(self, server: Server, parts: Composition, log: Log, app: LiveGateway) -> None:
         self.server = server
         self.app = app
-        self.fleet = fleet
+        self.parts = parts
+        self.fleet = parts.runtime.fleet
+        self.scheduler = parts.runtime.scheduler
+        self.in_flight = parts.runtime.in_flight
+        self.limiter = parts.runtime.limiter
         self.log = log
         self.url = server.url
 
     @property
     def idle(self) -> bool:
-        scheduler = self.fleet.scheduler
+        scheduler = self.scheduler
         leased = sum(backend.pool.leased for backend in self.fleet.backends.values())
         return scheduler.depth == 0 and leased == 0 and not scheduler.leases
 
@@ -96,7 +100,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while not condition():
-            assert loop.time() < end, f"not within {within} s: {self.fleet!r}, {self.fleet.scheduler!r}"
+            assert loop.time() < end, f"not within {within} s: {self.fleet!r}, {self.scheduler!r}"
             await asyncio.sleep(0.001)
 
     async def client(self, **options: int) -> RawClient:
@@ -142,10 +146,10 @@ async def _listening(
         assembled = assemble(
             located, environ, usage, written=settings, load=load, children=children, trace=trace
         )
-        app, fleet = await stack.enter_async_context(assembled)
+        app, parts = await stack.enter_async_context(assembled)
         server = Server(app, settings.server)
         await server.listen()
-        gateway = Gateway(server, fleet, log, app)
+        gateway = Gateway(server, parts, log, app)
         try:
             yield gateway
             await gateway.until(lambda: gateway.idle)
@@ -153,7 +157,9 @@ async def _listening(
         finally:
             server.close()
             await asyncio.sleep(0)
-        await gateway.until(lambda: all(b.transport.connections <= 1 for b in fleet.backends.values()))
+        await gateway.until(
+            lambda: all(b.transport.connections <= 1 for b in gateway.fleet.backends.values())
+        )
 
 
 def _streams() -> set["asyncio.Task[Any]"]:

@@ -8,12 +8,14 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
+from slotgate.gateway.admin.history import History
 from slotgate.gateway.admin.metrics import CONTENT_TYPE, Metrics
 from slotgate.gateway.admin.orders import Operations, Orders
 from slotgate.gateway.admin.status import backend_status, live_requests, status_of
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.forwarding.cancel import cancel
 from slotgate.gateway.forwarding.in_flight import InFlight
+from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.http.replies import send_json, send_whole
 from slotgate.gateway.settings import SettingsError
@@ -29,12 +31,12 @@ __all__ = [
 
 
 class Status:
-    def __init__(self, fleet: Fleet, orders: Orders | None = None) -> None:
-        self._fleet = fleet
+    def __init__(self, runtime: Runtime, orders: Orders | None = None) -> None:
+        self._runtime = runtime
         self._orders = orders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json(send, 200, status_of(self._fleet, self._orders))
+        await send_json(send, 200, status_of(self._runtime, self._orders))
 
 
 class PrometheusText:
@@ -50,13 +52,14 @@ class PrometheusText:
 class Requests:
     """`GET /admin/requests`: those under way, and the last that ended; the latest first."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, in_flight: InFlight, history: History) -> None:
+        self._in_flight = in_flight
+        self._history = history
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         now = asyncio.get_running_loop().time()
-        live = live_requests(self._fleet)
-        await send_json(send, 200, {"requests": [*live, *self._fleet.history.newest(now)]})
+        live = live_requests(self._in_flight)
+        await send_json(send, 200, {"requests": [*live, *self._history.newest(now)]})
 
 
 class CancelAny:

@@ -28,9 +28,9 @@ _HEADERS = [
 
 
 class Events:
-    def __init__(self, board: LiveStatus, operators: Operators, *, stall_timeout_s: float) -> None:
+    def __init__(self, live_status: LiveStatus, operators: Operators, *, stall_timeout_s: float) -> None:
         """A connection is cut when one frame could not be sent for `stall_timeout_s`."""
-        self._board = board
+        self._live_status = live_status
         self._operators = operators
         self._stall_timeout_s = stall_timeout_s
 
@@ -40,7 +40,7 @@ class Events:
             await _end(send)
             return
         sending = _Sending(send, self._stall_timeout_s)
-        with until_client_gone(receive) as watch, self._board.viewing(watch.stop) as viewer:
+        with until_client_gone(receive) as watch, self._live_status.viewing(watch.stop) as viewer:
             await _start(send)
             await self._tell(scope, viewer, sending)
         if watch.gone:

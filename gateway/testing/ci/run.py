@@ -127,17 +127,24 @@ class _Run:
         async with AsyncExitStack() as stack:
             children = await stack.enter_async_context(ManagedProcesses.of(settings, self._environ))
             located, environ = children.located(settings), children.environ(self._environ)
-            assembled = assemble(located, environ, written=settings, load=self._settings, children=children)
-            app, fleet = await stack.enter_async_context(assembled)
+            assembled = assemble(
+                located,
+                environ,
+                written=settings,
+                load=self._settings,
+                children=children,
+                observers=[self._verdict.hear],
+            )
+            app, parts = await stack.enter_async_context(assembled)
+            fleet = parts.runtime.fleet
             self._app, self._fleet = app, fleet
-            fleet.on_ended = self._verdict.hear
             server = Server(app, settings.server)
             await server.listen()
             try:
                 await self._ready(fleet)
                 yield server
             finally:
-                await server.drain(refuse=fleet.drain, cut=fleet.cut)
+                await server.drain(refuse=parts.drain, cut=parts.runtime.cancel_running)
 
     async def _ready(self, fleet: Fleet) -> None:
         """Return when every backend is ready, or it is time to stop. Raises TimeoutError."""

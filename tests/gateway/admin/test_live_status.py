@@ -8,25 +8,24 @@ import orjson
 import pytest
 
 from slotgate.gateway.admin.live_status import MOST_VIEWERS, PERIOD_S, LiveStatus
-from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import CapacityError
 from tests.support.gateway import settings_for
 from tests.support.virtual_time import run_virtual
 
 
-def with_board(test: Callable[[LiveStatus, Fleet], Awaitable[None]]) -> None:
+def with_board(test: Callable[[LiveStatus, Composition], Awaitable[None]]) -> None:
     """Run it on virtual time, with a fleet that nobody watches."""
 
     async def run() -> None:
-        fleet = Fleet(settings_for("http://127.0.0.1:9"), {})
-        board = LiveStatus(fleet)
+        parts = Composition(settings_for("http://127.0.0.1:9"), {})
+        board = parts.console.live_status
         board.start()
         try:
-            await test(board, fleet)
+            await test(board, parts)
         finally:
-            board.stop()
-            await fleet.stop()
+            await parts.stop()
 
     run_virtual(run())
 
@@ -42,13 +41,13 @@ def nobody() -> None:
     """Closes nothing."""
 
 
-def ended(fleet: Fleet, name: str) -> None:
+def ended(parts: Composition, name: str) -> None:
     now = asyncio.get_running_loop().time()
-    fleet.history.put(RequestContext(name, now, model="m", status=200, ended_at=now))
+    parts.history.put(RequestContext(name, now, model="m", status=200, ended_at=now))
 
 
 def test_while_nobody_looks_nothing_is_drawn() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         await asyncio.sleep(3600)
         assert board.ticks == 0
         with board.viewing(nobody) as viewer:
@@ -63,7 +62,7 @@ def test_while_nobody_looks_nothing_is_drawn() -> None:
 
 
 def test_all_who_look_get_the_same_frame_and_not_only_an_equal_one() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         with board.viewing(nobody) as first, board.viewing(nobody) as second, board.viewing(nobody) as third:
             viewers = (first, second, third)
             for _ in range(4):
@@ -74,14 +73,14 @@ def test_all_who_look_get_the_same_frame_and_not_only_an_equal_one() -> None:
 
 
 def test_the_first_frame_is_whole_and_comes_at_once_the_others_say_what_is_new() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         loop = asyncio.get_running_loop()
-        ended(fleet, "before")
+        ended(parts, "before")
         began = loop.time()
         with board.viewing(nobody) as viewer:
             first = said(await viewer.frame())
             assert loop.time() == began
-            ended(fleet, "during")
+            ended(parts, "during")
             second, third = said(await viewer.frame()), said(await viewer.frame())
             assert loop.time() == pytest.approx(began + 2 * PERIOD_S)
         ids = [[entry["id"] for entry in frame["ended"]] for frame in (first, second, third)]
@@ -93,11 +92,11 @@ def test_the_first_frame_is_whole_and_comes_at_once_the_others_say_what_is_new()
 
 
 def test_who_was_slow_gets_a_whole_frame_and_has_missed_nothing() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         with board.viewing(nobody) as viewer:
             await viewer.frame()
             for name in ("one", "two"):
-                ended(fleet, name)
+                ended(parts, name)
                 await asyncio.sleep(2 * PERIOD_S)
             frame = said(await viewer.frame())
         assert frame["full"]
@@ -107,8 +106,8 @@ def test_who_was_slow_gets_a_whole_frame_and_has_missed_nothing() -> None:
 
 
 def test_a_frame_says_what_the_status_says_and_has_a_cell_for_each_slot() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
-        fleet.backends["gpu0"].pool.total = 3
+    async def test(board: LiveStatus, parts: Composition) -> None:
+        parts.runtime.fleet.backends["gpu0"].pool.total = 3
         with board.viewing(nobody) as viewer:
             frame = said(await viewer.frame())
         assert {"models", "backends", "queue", "tenants", "live", "ended", "rates"} <= set(frame)
@@ -120,7 +119,7 @@ def test_a_frame_says_what_the_status_says_and_has_a_cell_for_each_slot() -> Non
 
 
 def test_viewers_are_counted_and_one_that_left_makes_room() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         def look(left: int) -> None:
             with board.viewing(nobody):
                 if left:
@@ -138,10 +137,10 @@ def test_viewers_are_counted_and_one_that_left_makes_room() -> None:
 
 
 def test_when_the_gateway_begins_to_stop_all_are_told_and_nobody_comes_in() -> None:
-    async def test(board: LiveStatus, fleet: Fleet) -> None:
+    async def test(board: LiveStatus, parts: Composition) -> None:
         closed: list[str] = []
         with board.viewing(lambda: closed.append("a")), board.viewing(lambda: closed.append("b")):
-            fleet.drain()
+            parts.drain()
             assert sorted(closed) == ["a", "b"]
             with pytest.raises(CapacityError) as refused, board.viewing(nobody):
                 pass

@@ -15,7 +15,7 @@ class Answer:
     def progress(self) -> Progress:
         return Progress(None, self.tokens, self.first_output_at)
 
-    def cut(self, error: GatewayError) -> None:
+    def cancel(self, error: GatewayError) -> None:
         """Nobody does."""
 
 

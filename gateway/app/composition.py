@@ -1,0 +1,93 @@
+"""Everything that a running gateway consists of, built once and passed on as arguments.
+
+    Runtime (queue, limits, fleet) --> Loader (processes)
+                 |                       |
+                 +--> Console (operators, live status, pages)
+                 +--> History, Metrics, Usage: the observers of ended requests
+
+The application (`application.py`) is built around it, and built anew when the configuration changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from slotgate.gateway.admin.console import Console
+from slotgate.gateway.admin.history import History
+from slotgate.gateway.admin.live_status import LiveStatus
+from slotgate.gateway.admin.metrics import Metrics
+from slotgate.gateway.admin.page_files import Pages
+from slotgate.gateway.auth.operators import Operators
+from slotgate.gateway.forwarding.runtime import Runtime
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.processes.loader import Loader
+from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.settings import Settings
+from slotgate.gateway.telemetry.log_limiter import LogLimiter
+from slotgate.gateway.telemetry.tracing import Trace
+from slotgate.gateway.usage import Usage
+
+__all__ = ["Composition", "RequestObserver"]
+
+RequestObserver = Callable[[RequestContext], None]
+"""Told of every request that has ended. Must not raise."""
+
+
+class Composition:
+    """Belongs to the running event loop. `start` begins all background work, `stop` leaves nothing behind."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        usage: Usage | None = None,
+        trace: Trace | None = None,
+        processes: Iterable[LlamaProcess] = (),
+        observers: Iterable[RequestObserver] = (),
+    ) -> None:
+        """`processes` are those behind backends of `settings`. `observers` hear of an ended request last.
+
+        Without `usage` nothing is recorded. Without `trace` no request is traced.
+        """
+        self.runtime = Runtime(settings, environ)
+        self.usage = usage or Usage()
+        self.trace = trace
+        self.history = History()
+        self.log_limiter = LogLimiter()
+        fleet, in_flight = self.runtime.fleet, self.runtime.in_flight
+        self.metrics = Metrics(self.runtime.scheduler, in_flight, lambda: list(fleet.backends.values()))
+        self.loader = Loader(settings, fleet, processes, cancel_requests=in_flight.cancel_all)
+        self.console = Console(
+            Operators(None, asyncio.get_running_loop().time),
+            LiveStatus(self.runtime, self.history, self.loader),
+            Pages(),
+        )
+        self._observers = (self.history.put, self.metrics.observe, self.usage.note, *observers)
+        self.runtime.limiter.restore(self.usage.day, self.usage.tokens_today)
+
+    def __repr__(self) -> str:
+        return f"<Composition {self.runtime!r}>"
+
+    def start(self) -> None:
+        self.runtime.queue.subscribe(self.loader.changed)
+        self.runtime.fleet.start()
+        self.loader.start()
+        self.console.live_status.start()
+
+    def request_ended(self, context: RequestContext) -> None:
+        for observer in self._observers:
+            observer(context)
+
+    def drain(self) -> None:
+        """Refuse the requests that wait and all new ones, and end the live status streams."""
+        self.runtime.drain()
+        self.console.live_status.close()
+
+    async def stop(self) -> None:
+        self.console.live_status.stop()
+        self.loader.stop()
+        await self.runtime.stop()
+        self.log_limiter.flush()

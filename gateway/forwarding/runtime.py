@@ -1,0 +1,85 @@
+"""What all requests of a running gateway share: the queue, the limits, the requests in flight, the buffers.
+
+It outlives the settings: `apply` goes on with new ones, and requests that wait or run keep their places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from slotgate.admission import Limiter, QueueLimits, Scheduler, TenantLimits
+from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.backends.prompt_sizes import PromptSizes
+from slotgate.gateway.forwarding.in_flight import InFlight
+from slotgate.gateway.forwarding.queue import AdmissionQueue
+from slotgate.gateway.http.errors import CapacityError
+from slotgate.gateway.settings import Settings, TenantSettings
+from slotgate.gateway.streaming.buffer_budget import BufferBudget
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """Belongs to the running event loop. `fleet.start` begins the watching of backends, `stop` ends it."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`environ` holds the backends' API keys, under the names that the settings give."""
+        loop = asyncio.get_running_loop()
+        self.queue = AdmissionQueue(_queue_limits(settings), loop)
+        self.scheduler: Scheduler = self.queue.scheduler
+        self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
+        self.in_flight = InFlight()
+        self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
+        self.prompt_sizes = PromptSizes()
+        self.tenants: tuple[str, ...] = ()
+        """The names of the configured tenants."""
+        self._configure(settings)
+        self.fleet = Fleet(settings, self.scheduler, environ)
+
+    def __repr__(self) -> str:
+        return f"<Runtime {self.scheduler!r} {self.fleet!r}>"
+
+    def apply(self, settings: Settings) -> None:
+        """Go on with these settings."""
+        self._configure(settings)
+        self.fleet.apply(settings)
+
+    def drain(self) -> None:
+        """Refuse the requests that wait and all new ones. Requests that run go on."""
+        self.scheduler.drain()
+
+    def cancel_running(self) -> None:
+        """End the requests that still run, with an error that their clients can read."""
+        self.in_flight.cancel_all(CapacityError(503, "draining", "the gateway is shutting down"))
+
+    async def stop(self) -> None:
+        self.queue.close()
+        await self.fleet.stop()
+
+    def _configure(self, settings: Settings) -> None:
+        self.scheduler.limits = _queue_limits(settings)
+        self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
+        self.scheduler.set_concurrency(
+            {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
+        )
+        self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
+        self.tenants = tuple(tenant.name for tenant in settings.tenants)
+        self.buffers.total_bytes = settings.streaming.stream_buffers_total_bytes
+
+
+def _queue_limits(settings: Settings) -> QueueLimits:
+    admission = settings.admission
+    return QueueLimits(
+        max_queue=admission.max_queue,
+        max_queue_per_tenant=admission.max_queue if settings.anonymous else admission.max_queue_per_tenant,
+        max_queue_bytes=admission.max_queue_bytes,
+        queue_timeout_s=admission.queue_timeout_s,
+        affinity_max_wait_s=admission.affinity_max_wait_ms / 1000,
+    )
+
+
+def _limits(tenant: TenantSettings) -> TenantLimits:
+    return TenantLimits(tenant.requests_per_minute, tenant.tokens_per_minute, tenant.tokens_per_day)
