@@ -106,9 +106,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project, with the wheel installed in a virtual environment of its own.
 
-    What slotgate depends on comes from the environment that runs this test, by a line in a `.pth` file. Python
-    searches such a path for modules, but does not read `.pth` files in it. So the editable install of this
-    repository cannot be imported there.
+    What slotgate depends on comes from the environment that runs this test, by a line in a `.pth` file.
+    Python searches such a path for modules, but does not read `.pth` files in it. So the editable install of
+    this repository cannot be imported there.
     """
     folder = tmp_path_factory.mktemp("project")
     for name, text in PROJECT.items():
