@@ -28,7 +28,7 @@ from slotgate.gateway.testing.fake import (
     read_script,
     scene_of,
 )
-from slotgate.gateway.testing.fake.virtual_time import run_virtual
+from slotgate.gateway.testing.fake.net.virtual_time import run_virtual
 
 __all__ = [
     "AT_ONCE",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotgate.gateway.server.signals import stop_signals
-from slotgate.gateway.testing.fake.scene import Scene
-from slotgate.gateway.testing.fake.script import read_script
+from slotgate.gateway.testing.fake.script.reader import read_script
+from slotgate.gateway.testing.fake.script.scene import Scene
 from slotgate.gateway.testing.fake.server import LOOPBACK, FakeServer
 from slotgate.gateway.testing.ready_file import ReadyFile
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from slotgate.gateway.testing.fake.wire import STREAM_HEAD
+from slotgate.gateway.testing.fake.net.wire import STREAM_HEAD
 from tests.clients.told import TOOL
 from tests.support.gateway import CHAT
 from tests.support.llama_dialects import message_events, named, response_events

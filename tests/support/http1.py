@@ -1,6 +1,6 @@
 """HTTP/1.1 framing for both ends of a test: that of the shipped scripted llama-server, strict and by hand."""
 
-from slotgate.gateway.testing.fake.http1 import (
+from slotgate.gateway.testing.fake.net.http1 import (
     BodyReader,
     FramingError,
     Head,

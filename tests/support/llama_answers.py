@@ -5,10 +5,10 @@ Paths that take a slot are in `GENERATING`; everything else answers at once. Pur
 
 from collections.abc import Sequence
 
-from slotgate.gateway.testing.fake.control import control_body
-from slotgate.gateway.testing.fake.scene import Machine, Scene
-from slotgate.gateway.testing.fake.slots import Slots
-from slotgate.gateway.testing.fake.wire import STREAM_HEAD
+from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.net.wire import STREAM_HEAD
+from slotgate.gateway.testing.fake.protocols.control import control_body
+from slotgate.gateway.testing.fake.script.scene import Machine, Scene
 from tests.support import llama_dialects, llama_frames
 from tests.support.connection import Request
 from tests.support.llama_frames import PROMPT_TOKENS, Json

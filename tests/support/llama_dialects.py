@@ -1,8 +1,8 @@
 """What llama-server writes on `/v1/responses` and `/v1/messages`: the shapes of the shipped stand-in."""
 
-from slotgate.gateway.testing.fake.messages import MessagesTeller
-from slotgate.gateway.testing.fake.responses import ResponsesTeller
-from slotgate.gateway.testing.fake.wire import Json, named
+from slotgate.gateway.testing.fake.net.wire import Json, named
+from slotgate.gateway.testing.fake.protocols.messages import MessagesTeller
+from slotgate.gateway.testing.fake.protocols.responses import ResponsesTeller
 from tests.support.llama_frames import body_of, events_of, told
 
 __all__ = ["message_body", "message_events", "named", "response_body", "response_events"]

@@ -5,13 +5,13 @@ Functions of the words said, with figures that never change.
 
 import random
 
-from slotgate.gateway.testing.fake.chat import ChatTeller
-from slotgate.gateway.testing.fake.native import NativeTeller
-from slotgate.gateway.testing.fake.speech import Kind, Token
-from slotgate.gateway.testing.fake.teller import Teller
-from slotgate.gateway.testing.fake.text import TextTeller
-from slotgate.gateway.testing.fake.told import CREATED, FINGERPRINT, Told, Voice
-from slotgate.gateway.testing.fake.wire import DONE, Json, data
+from slotgate.gateway.testing.fake.net.wire import DONE, Json, data
+from slotgate.gateway.testing.fake.protocols.answer import CREATED, FINGERPRINT, Told, Voice
+from slotgate.gateway.testing.fake.protocols.chat import ChatTeller
+from slotgate.gateway.testing.fake.protocols.formatter import Teller
+from slotgate.gateway.testing.fake.protocols.native import NativeTeller
+from slotgate.gateway.testing.fake.protocols.text import TextTeller
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
 
 __all__ = [
     "CACHED_TOKENS",

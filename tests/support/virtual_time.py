@@ -5,7 +5,11 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from slotgate.gateway.testing.fake.virtual_time import BlockedForeverError, JumpingSelector, VirtualTimeLoop
+from slotgate.gateway.testing.fake.net.virtual_time import (
+    BlockedForeverError,
+    JumpingSelector,
+    VirtualTimeLoop,
+)
 from tests.support.blocking import BlockingGuard
 
 __all__ = ["BlockedForeverError", "VirtualTimeLoop", "run_virtual"]

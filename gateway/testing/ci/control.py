@@ -14,11 +14,11 @@ import orjson
 
 from slotgate.gateway.settings import SettingsError
 from slotgate.gateway.testing.cassette import CassetteError
-from slotgate.gateway.testing.fake.connection import Connection
-from slotgate.gateway.testing.fake.http1 import Message
-from slotgate.gateway.testing.fake.line import Line
-from slotgate.gateway.testing.fake.script import ScriptError
-from slotgate.gateway.testing.fake.wire import answer
+from slotgate.gateway.testing.fake.net.connection import Connection
+from slotgate.gateway.testing.fake.net.http1 import Message
+from slotgate.gateway.testing.fake.net.wire import answer
+from slotgate.gateway.testing.fake.net.writer import Line
+from slotgate.gateway.testing.fake.script.reader import ScriptError
 
 __all__ = ["TOKEN_HEADER", "Control", "Stage"]
 

@@ -42,7 +42,7 @@ from slotgate.gateway.testing.ci.recording import Recording
 from slotgate.gateway.testing.ci.stage import Changed
 from slotgate.gateway.testing.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn, Table
 from slotgate.gateway.testing.ci.verdict import Verdict, in_words
-from slotgate.gateway.testing.fake.connection import Connection
+from slotgate.gateway.testing.fake.net.connection import Connection
 from slotgate.gateway.testing.fake_program import FakeOptions, scene_for
 from slotgate.gateway.testing.ready_file import ReadyFile
 

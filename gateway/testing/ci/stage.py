@@ -12,11 +12,11 @@ from typing import Any
 from slotgate.gateway.testing.cassette.player import speed_of
 from slotgate.gateway.testing.ci.recording import Recording
 from slotgate.gateway.testing.fake import FakeServer, Scene, scene_of
-from slotgate.gateway.testing.fake.hand import Cue, Hands
 from slotgate.gateway.testing.fake.llama import Exchange
-from slotgate.gateway.testing.fake.scene import Fault
-from slotgate.gateway.testing.fake.script import cue_fault
-from slotgate.gateway.testing.fake.speech import Kind, Token
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
+from slotgate.gateway.testing.fake.script.cues import Cue, Hands
+from slotgate.gateway.testing.fake.script.reader import cue_fault
+from slotgate.gateway.testing.fake.script.scene import Fault
 
 __all__ = ["Changed", "ScriptedStage"]
 

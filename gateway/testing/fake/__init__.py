@@ -4,8 +4,8 @@ It has llama-server's endpoints, byte shapes, slots and bad habits, speaks what 
 from run to run. `server.py` has the sockets, `llama.py` what is behind them, `script.py` reads scripts.
 """
 
-from slotgate.gateway.testing.fake.scene import Machine, Reply, Scene
-from slotgate.gateway.testing.fake.script import ScriptError, read_script, scene_of
+from slotgate.gateway.testing.fake.script.reader import ScriptError, read_script, scene_of
+from slotgate.gateway.testing.fake.script.scene import Machine, Reply, Scene
 from slotgate.gateway.testing.fake.server import FakeServer
 
 __all__ = ["FakeServer", "Machine", "Reply", "Scene", "ScriptError", "read_script", "scene_of"]

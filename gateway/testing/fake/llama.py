@@ -17,25 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from slotgate.gateway.testing.fake.asked import DOORS, Asked, Door, asked
-from slotgate.gateway.testing.fake.attention import Abandoned, Attention
-from slotgate.gateway.testing.fake.choosing import Choosing
-from slotgate.gateway.testing.fake.control import CONTROL_PATHS, Counters, control_answer
-from slotgate.gateway.testing.fake.http1 import Message
-from slotgate.gateway.testing.fake.line import Line, ToOrigin
-from slotgate.gateway.testing.fake.lookups import looked_up
-from slotgate.gateway.testing.fake.performance import Failed, House, KvPool, Performance, Struck, all_of
-from slotgate.gateway.testing.fake.saying import prompt_length, tokens_of
-from slotgate.gateway.testing.fake.scene import Fault, FaultKind, Reply, Scene
-from slotgate.gateway.testing.fake.score import Score, TimedScore
-from slotgate.gateway.testing.fake.slots import Slots
-from slotgate.gateway.testing.fake.speech import seeded_id
-from slotgate.gateway.testing.fake.streams import OPENING_OF_SEVERAL, Stream, Whole
-from slotgate.gateway.testing.fake.teller import Teller
-from slotgate.gateway.testing.fake.tellers import TELLERS, together
-from slotgate.gateway.testing.fake.told import Told, Voice
-from slotgate.gateway.testing.fake.vectors import COMPUTED
-from slotgate.gateway.testing.fake.wire import (
+from slotgate.gateway.testing.fake.model.client_checks import Abandoned, Attention
+from slotgate.gateway.testing.fake.model.generation import Failed, House, KvPool, Performance, Struck, all_of
+from slotgate.gateway.testing.fake.model.output import OPENING_OF_SEVERAL, Stream, Whole
+from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.net.http1 import Message
+from slotgate.gateway.testing.fake.net.wire import (
     DONE,
     OPTIONS_ANSWER,
     Problem,
@@ -44,6 +31,19 @@ from slotgate.gateway.testing.fake.wire import (
     loading,
     old_error,
 )
+from slotgate.gateway.testing.fake.net.writer import Line, ToOrigin
+from slotgate.gateway.testing.fake.protocols.answer import Told, Voice
+from slotgate.gateway.testing.fake.protocols.control import CONTROL_PATHS, Counters, control_answer
+from slotgate.gateway.testing.fake.protocols.formatter import Teller
+from slotgate.gateway.testing.fake.protocols.formatters import TELLERS, together
+from slotgate.gateway.testing.fake.protocols.lookups import looked_up
+from slotgate.gateway.testing.fake.protocols.request import DOORS, Asked, Door, asked
+from slotgate.gateway.testing.fake.protocols.vectors import COMPUTED
+from slotgate.gateway.testing.fake.script.answer_content import seeded_id
+from slotgate.gateway.testing.fake.script.matching import Choosing
+from slotgate.gateway.testing.fake.script.reply_tokens import prompt_length, tokens_of
+from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind, Reply, Scene
+from slotgate.gateway.testing.fake.script.token_source import Score, TimedScore
 
 __all__ = ["Exchange", "FakeLlama", "ScoreOf"]
 

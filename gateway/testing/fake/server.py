@@ -10,11 +10,11 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
-from slotgate.gateway.testing.fake.connection import Connection
-from slotgate.gateway.testing.fake.http1 import Message
-from slotgate.gateway.testing.fake.line import Line
 from slotgate.gateway.testing.fake.llama import FakeLlama
-from slotgate.gateway.testing.fake.scene import Scene
+from slotgate.gateway.testing.fake.net.connection import Connection
+from slotgate.gateway.testing.fake.net.http1 import Message
+from slotgate.gateway.testing.fake.net.writer import Line
+from slotgate.gateway.testing.fake.script.scene import Scene
 
 __all__ = ["FakeServer"]
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from slotgate.gateway.http.headers import Headers
-from slotgate.gateway.testing.fake.virtual_time import run_virtual
+from slotgate.gateway.testing.fake.net.virtual_time import run_virtual
 from slotgate.gateway.upstream import End, Outgoing, UpstreamTransport
 from slotgate.gateway.upstream.transport import Address
 
@@ -141,7 +141,7 @@ def test_what_is_said_on_a_loop_with_a_network_of_its_own_stays_there(
 
     with socket.create_server(("127.0.0.1", 0)) as bystander:
         port = bystander.getsockname()[1]
-        monkeypatch.setattr("slotgate.gateway.testing.fake.memory_network._FIRST_PORT", port)
+        monkeypatch.setattr("slotgate.gateway.testing.fake.net.memory_network._FIRST_PORT", port)
         url = httpx.URL(f"http://127.0.0.1:{port}")
         bystander.setblocking(False)
         with contextlib.suppress(httpx.TransportError):

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from slotgate.gateway.testing.fake import scene_of
-from slotgate.gateway.testing.fake.scene import FaultKind, Machine, Pace, Reply, When
+from slotgate.gateway.testing.fake.script.scene import FaultKind, Machine, Pace, Reply, When
 from slotgate.gateway.testing.fake_program import built_in
 from tests.support.paths import ROOT
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.testing.fake import Scene, ScriptError, read_script, scene_of
-from slotgate.gateway.testing.fake.scene import FaultKind, Reply
-from slotgate.gateway.testing.fake.script import changed
-from slotgate.gateway.testing.fake.speech import Call
+from slotgate.gateway.testing.fake.script.answer_content import Call
+from slotgate.gateway.testing.fake.script.reader import changed
+from slotgate.gateway.testing.fake.script.scene import FaultKind, Reply
 from slotgate.gateway.testing.fake_program import FakeOptions, built_in, scene_for
 
 SCRIPT = """

@@ -11,7 +11,7 @@ import pytest
 from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.testing.fake import FakeServer, scene_of
-from slotgate.gateway.testing.fake.virtual_time import BlockedForeverError, run_virtual
+from slotgate.gateway.testing.fake.net.virtual_time import BlockedForeverError, run_virtual
 from tests.support.notation import DONE
 from tests.support.peer import Peer
 

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from slotgate.gateway.testing.fake.asked import Asked, Door
-from slotgate.gateway.testing.fake.scene import Machine
-from slotgate.gateway.testing.fake.tokens import count
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.model.tokenizer import count
+from slotgate.gateway.testing.fake.net.wire import Json
+from slotgate.gateway.testing.fake.protocols.request import Asked, Door
+from slotgate.gateway.testing.fake.script.scene import Machine
 
 __all__ = ["COMPUTED"]
 

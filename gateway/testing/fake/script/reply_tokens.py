@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from slotgate.gateway.testing.fake.asked import Asked
-from slotgate.gateway.testing.fake.scene import Reply
-from slotgate.gateway.testing.fake.speech import Speech, Token, invented, pieces_of
-from slotgate.gateway.testing.fake.tokens import count
+from slotgate.gateway.testing.fake.model.tokenizer import count
+from slotgate.gateway.testing.fake.protocols.request import Asked
+from slotgate.gateway.testing.fake.script.answer_content import Speech, Token, invented, pieces_of
+from slotgate.gateway.testing.fake.script.scene import Reply
 
 __all__ = ["prompt_length", "tokens_of"]
 

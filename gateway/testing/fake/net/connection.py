@@ -13,8 +13,8 @@ import struct
 from collections import deque
 from typing import Final, Protocol, cast
 
-from slotgate.gateway.testing.fake.http1 import FramingError, Message, MessageReader
-from slotgate.gateway.testing.fake.line import Line
+from slotgate.gateway.testing.fake.net.http1 import FramingError, Message, MessageReader
+from slotgate.gateway.testing.fake.net.writer import Line
 
 __all__ = ["Answerer", "Connection"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slotgate.gateway.testing.fake.sampling import settings_of
-from slotgate.gateway.testing.fake.speech import Token
-from slotgate.gateway.testing.fake.tokens import tokenized
-from slotgate.gateway.testing.fake.told import Told, probabilities
-from slotgate.gateway.testing.fake.wire import Json, data
+from slotgate.gateway.testing.fake.model.sampling import settings_of
+from slotgate.gateway.testing.fake.model.tokenizer import tokenized
+from slotgate.gateway.testing.fake.net.wire import Json, data
+from slotgate.gateway.testing.fake.protocols.answer import Told, probabilities
+from slotgate.gateway.testing.fake.script.answer_content import Token
 
 __all__ = ["NativeTeller"]
 

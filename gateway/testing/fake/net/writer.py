@@ -9,8 +9,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from slotgate.gateway.testing.fake.scene import Fault, FaultKind
-from slotgate.gateway.testing.fake.wire import chunked
+from slotgate.gateway.testing.fake.net.wire import chunked
+from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind
 
 __all__ = ["Damage", "Line", "ToOrigin"]
 

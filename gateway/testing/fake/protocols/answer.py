@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from slotgate.gateway.testing.fake.speech import Kind, Token, seeded_id
-from slotgate.gateway.testing.fake.tokens import tokenized
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.model.tokenizer import tokenized
+from slotgate.gateway.testing.fake.net.wire import Json
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token, seeded_id
 
 __all__ = ["CREATED", "FINGERPRINT", "Told", "Voice", "probabilities"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slotgate.gateway.testing.fake.speech import Token
-from slotgate.gateway.testing.fake.told import Told
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.net.wire import Json
+from slotgate.gateway.testing.fake.protocols.answer import Told
+from slotgate.gateway.testing.fake.script.answer_content import Token
 
 __all__ = ["Teller"]
 

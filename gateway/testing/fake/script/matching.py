@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from slotgate.gateway.testing.fake.asked import Asked
-from slotgate.gateway.testing.fake.http1 import Head
-from slotgate.gateway.testing.fake.scene import Reply, Scene, When
-from slotgate.gateway.testing.fake.script import ScriptError, changed
-from slotgate.gateway.testing.fake.wire import Problem
+from slotgate.gateway.testing.fake.net.http1 import Head
+from slotgate.gateway.testing.fake.net.wire import Problem
+from slotgate.gateway.testing.fake.protocols.request import Asked
+from slotgate.gateway.testing.fake.script.reader import ScriptError, changed
+from slotgate.gateway.testing.fake.script.scene import Reply, Scene, When
 
 __all__ = ["Choosing"]
 

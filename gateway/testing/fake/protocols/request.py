@@ -12,9 +12,9 @@ from typing import Final
 
 import orjson
 
-from slotgate.gateway.testing.fake.scene import Machine
-from slotgate.gateway.testing.fake.tokens import detokenized
-from slotgate.gateway.testing.fake.wire import Json, Problem
+from slotgate.gateway.testing.fake.model.tokenizer import detokenized
+from slotgate.gateway.testing.fake.net.wire import Json, Problem
+from slotgate.gateway.testing.fake.script.scene import Machine
 
 __all__ = ["DOORS", "Asked", "Door", "asked", "conversation"]
 

@@ -6,9 +6,9 @@ from typing import Final
 
 import orjson
 
-from slotgate.gateway.testing.fake.speech import Kind, Token
-from slotgate.gateway.testing.fake.told import Told
-from slotgate.gateway.testing.fake.wire import Json, data, named
+from slotgate.gateway.testing.fake.net.wire import Json, data, named
+from slotgate.gateway.testing.fake.protocols.answer import Told
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
 
 __all__ = ["MessagesTeller"]
 

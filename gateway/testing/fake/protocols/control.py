@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slotgate.gateway.testing.fake.sampling import defaults
-from slotgate.gateway.testing.fake.scene import Machine, Scene
-from slotgate.gateway.testing.fake.slots import Slots
-from slotgate.gateway.testing.fake.told import CREATED, FINGERPRINT
-from slotgate.gateway.testing.fake.wire import Json, Problem, answer
+from slotgate.gateway.testing.fake.model.sampling import defaults
+from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.net.wire import Json, Problem, answer
+from slotgate.gateway.testing.fake.protocols.answer import CREATED, FINGERPRINT
+from slotgate.gateway.testing.fake.script.scene import Machine, Scene
 
 __all__ = ["CONTROL_PATHS", "Counters", "control_answer", "control_body"]
 

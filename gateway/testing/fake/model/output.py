@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from slotgate.gateway.testing.fake.attention import Abandoned, Attention
-from slotgate.gateway.testing.fake.line import Damage, Line
-from slotgate.gateway.testing.fake.scene import Fault
-from slotgate.gateway.testing.fake.wire import END, PING, STREAM_HEAD, chunked, data
+from slotgate.gateway.testing.fake.model.client_checks import Abandoned, Attention
+from slotgate.gateway.testing.fake.net.wire import END, PING, STREAM_HEAD, chunked, data
+from slotgate.gateway.testing.fake.net.writer import Damage, Line
+from slotgate.gateway.testing.fake.script.scene import Fault
 
 __all__ = ["Stream", "Whole"]
 

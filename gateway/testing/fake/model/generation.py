@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from slotgate.gateway.testing.fake.attention import Attention
-from slotgate.gateway.testing.fake.chat import ChatTeller
-from slotgate.gateway.testing.fake.control import Counters
-from slotgate.gateway.testing.fake.sampling import at_work
-from slotgate.gateway.testing.fake.scene import Fault, FaultKind
-from slotgate.gateway.testing.fake.score import Progress, Score
-from slotgate.gateway.testing.fake.slots import Slots
-from slotgate.gateway.testing.fake.speech import Kind, Token
-from slotgate.gateway.testing.fake.teller import Teller
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.model.client_checks import Attention
+from slotgate.gateway.testing.fake.model.sampling import at_work
+from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.net.wire import Json
+from slotgate.gateway.testing.fake.protocols.chat import ChatTeller
+from slotgate.gateway.testing.fake.protocols.control import Counters
+from slotgate.gateway.testing.fake.protocols.formatter import Teller
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
+from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind
+from slotgate.gateway.testing.fake.script.token_source import Progress, Score
 
 __all__ = ["Failed", "House", "KvPool", "Performance", "Struck", "Telling"]
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.net.wire import Json
 
 __all__ = ["Place", "Slots"]
 

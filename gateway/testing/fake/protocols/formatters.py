@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from slotgate.gateway.testing.fake.asked import Asked, Door
-from slotgate.gateway.testing.fake.chat import ChatTeller
-from slotgate.gateway.testing.fake.messages import MessagesTeller
-from slotgate.gateway.testing.fake.native import NativeTeller
-from slotgate.gateway.testing.fake.responses import ResponsesTeller
-from slotgate.gateway.testing.fake.teller import Teller
-from slotgate.gateway.testing.fake.text import TextTeller
-from slotgate.gateway.testing.fake.told import Told
-from slotgate.gateway.testing.fake.transcription import TranscriptTeller
+from slotgate.gateway.testing.fake.protocols.answer import Told
+from slotgate.gateway.testing.fake.protocols.chat import ChatTeller
+from slotgate.gateway.testing.fake.protocols.formatter import Teller
+from slotgate.gateway.testing.fake.protocols.messages import MessagesTeller
+from slotgate.gateway.testing.fake.protocols.native import NativeTeller
+from slotgate.gateway.testing.fake.protocols.request import Asked, Door
+from slotgate.gateway.testing.fake.protocols.responses import ResponsesTeller
+from slotgate.gateway.testing.fake.protocols.text import TextTeller
+from slotgate.gateway.testing.fake.protocols.transcription import TranscriptTeller
 
 __all__ = ["TELLERS", "together"]
 

@@ -11,8 +11,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from slotgate.gateway.testing.fake.scene import Fault, FaultKind, Pace
-from slotgate.gateway.testing.fake.speech import Token
+from slotgate.gateway.testing.fake.script.answer_content import Token
+from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind, Pace
 
 __all__ = ["Progress", "Score", "TimedScore", "Waits"]
 

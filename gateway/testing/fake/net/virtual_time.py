@@ -14,7 +14,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from slotgate.gateway.testing.fake.memory_network import MemoryNetwork, MemoryServer
+from slotgate.gateway.testing.fake.net.memory_network import MemoryNetwork, MemoryServer
 
 __all__ = ["BlockedForeverError", "JumpingSelector", "VirtualTimeLoop", "run_virtual"]
 

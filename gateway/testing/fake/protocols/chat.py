@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotgate.gateway.testing.fake.speech import Kind, Token
-from slotgate.gateway.testing.fake.told import FINGERPRINT, Told, probabilities
-from slotgate.gateway.testing.fake.wire import Json, data
+from slotgate.gateway.testing.fake.net.wire import Json, data
+from slotgate.gateway.testing.fake.protocols.answer import FINGERPRINT, Told, probabilities
+from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
 
 __all__ = ["ChatTeller"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.net.wire import Json
 
 __all__ = ["at_work", "defaults", "settings_of"]
 

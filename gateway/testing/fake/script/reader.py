@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from slotgate.gateway.testing.fake.scene import Fault, FaultKind, Machine, Pace, Reply, Scene, When
-from slotgate.gateway.testing.fake.speech import Call
+from slotgate.gateway.testing.fake.script.answer_content import Call
+from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind, Machine, Pace, Reply, Scene, When
 
 __all__ = ["ScriptError", "changed", "cue_fault", "read_script", "scene_of"]
 

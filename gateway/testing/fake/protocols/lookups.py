@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotgate.gateway.testing.fake.asked import Asked, Door
-from slotgate.gateway.testing.fake.tokens import count, piece, tokenized
-from slotgate.gateway.testing.fake.wire import Json
+from slotgate.gateway.testing.fake.model.tokenizer import count, piece, tokenized
+from slotgate.gateway.testing.fake.net.wire import Json
+from slotgate.gateway.testing.fake.protocols.request import Asked, Door
 
 __all__ = ["looked_up"]
 

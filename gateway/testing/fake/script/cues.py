@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from slotgate.gateway.testing.fake.asked import Asked
-from slotgate.gateway.testing.fake.scene import Fault, Reply
-from slotgate.gateway.testing.fake.score import Progress, Score, TimedScore, Waits
-from slotgate.gateway.testing.fake.speech import Token
+from slotgate.gateway.testing.fake.protocols.request import Asked
+from slotgate.gateway.testing.fake.script.answer_content import Token
+from slotgate.gateway.testing.fake.script.scene import Fault, Reply
+from slotgate.gateway.testing.fake.script.token_source import Progress, Score, TimedScore, Waits
 
 __all__ = ["Cue", "HandScore", "Hands"]
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slotgate.gateway.testing.fake.speech import Call
+from slotgate.gateway.testing.fake.script.answer_content import Call
 
 __all__ = ["Fault", "FaultKind", "Machine", "Pace", "Reply", "Scene", "When"]
 

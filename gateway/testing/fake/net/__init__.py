@@ -1,0 +1,1 @@
+"""Sockets, HTTP and time of the scripted llama-server."""
