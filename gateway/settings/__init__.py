@@ -1,11 +1,10 @@
-"""The configuration: frozen values read from TOML and the environment, validated together."""
+"""The configuration: frozen values, read from a TOML file and the environment and validated together."""
 
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.explanation import explain
-from slotgate.gateway.settings.faults import Fault, SettingsError
+from slotgate.gateway.settings.faults import SettingsError, SettingsFault
 from slotgate.gateway.settings.isolation import check_isolation_goes_on, isolating
 from slotgate.gateway.settings.loading import load, parse
-from slotgate.gateway.settings.not_yet import NOT_YET
 from slotgate.gateway.settings.sections import (
     AdmissionSettings,
     ServerSettings,
@@ -20,17 +19,19 @@ from slotgate.gateway.settings.tables import (
     TenantKeySettings,
     TenantSettings,
 )
+from slotgate.gateway.settings.unsupported import UNSUPPORTED, WITHOUT_EFFECT
 
 __all__ = [
-    "NOT_YET",
+    "UNSUPPORTED",
+    "WITHOUT_EFFECT",
     "AdmissionSettings",
     "BackendSettings",
-    "Fault",
     "GroupSettings",
     "ModelSettings",
     "ServerSettings",
     "Settings",
     "SettingsError",
+    "SettingsFault",
     "StreamingSettings",
     "TenantKeySettings",
     "TenantSettings",

@@ -1,4 +1,6 @@
-"""Whether each backend can be reached or started, and is there only once."""
+"""Checks of backends: each can be reached or started, and no llama-server is listed twice."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
@@ -7,14 +9,17 @@ from slotgate.gateway.settings.faults import Finding
 from slotgate.gateway.settings.places import Loc
 from slotgate.gateway.settings.tables import BackendSettings
 
-# What only a process of our own has.
+__all__ = ["OF_COMMANDS", "backend_findings"]
+
 OF_COMMANDS = ("load", "idle_unload_s", "group", "start_timeout_s")
-# Arguments that the gateway adds or passes on by environment: twice, they would disagree.
+"""Settings that apply only to a process that the gateway starts."""
+
 OUR_ARGUMENTS = ("--host", "--port", "--api-key", "--api-key-file")
+"""Arguments that the gateway adds itself or passes by environment. Given twice, they could disagree."""
 
 
 def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """All that is wrong with the backends; their upstream keys are looked up in `environ`."""
+    """Yield the findings of all backends. Their API keys are looked up in `environ`."""
     if not settings.backends:
         yield Finding(("backend",), "at least one [[backend]] is needed")
     for index, backend in enumerate(settings.backends):
@@ -31,11 +36,11 @@ def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator
 def _way_to_it(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
     reads: tuple[Loc, ...] = ((*loc, "url"), (*loc, "command"))
     if bool(backend.url) == bool(backend.command):
-        yield Finding(loc, "needs exactly one of url and command", reads)
+        yield Finding(loc, "needs either url or command, not both", reads)
     elif backend.url:
         for key in OF_COMMANDS:
             if key in backend.model_fields_set:
-                yield Finding((*loc, key), "is for a backend with a command: this one has a url", reads)
+                yield Finding((*loc, key), "applies only to a backend with a command, not with a url", reads)
 
 
 def _arguments(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
@@ -51,11 +56,13 @@ def _key(loc: Loc, backend: BackendSettings, environ: Mapping[str, str]) -> Iter
         return
     key = environ.get(backend.api_key_env, "")
     if not key:
-        name = f" {backend.api_key_env}" if backend.api_key_env.isupper() else ""  # or it is the key itself
+        # A name in lower case may be the key itself, which must not be shown.
+        name = f" {backend.api_key_env}" if backend.api_key_env.isupper() else ""
         yield Finding(loc, f"the environment variable{name} is not set")
     elif not (key.isascii() and key.isprintable()) or key != key.strip():
         yield Finding(
-            loc, f"the environment variable {backend.api_key_env} has a value that no HTTP header can carry"
+            loc,
+            f"the environment variable {backend.api_key_env} has a value that no header can carry",
         )
 
 
@@ -68,20 +75,20 @@ def _demand(loc: Loc, backend: BackendSettings) -> Iterator[Finding]:
     if backend.load == "demand" and backend.command and not backend.models:
         yield Finding(
             (*loc, "models"),
-            'is needed with load = "demand": a process that does not run cannot be asked for them',
+            'is needed with load = "demand": a process that does not run cannot be asked for its models',
             reads=((*loc, "load"),),
         )
 
 
 def _room(settings: Settings) -> Iterator[Finding]:
-    """More members that start with the gateway than may be loaded would push each other out at once."""
+    """Check that a group does not start more members than it may load: they would push each other out."""
     for index, group in enumerate(settings.groups):
         members = [backend for backend in settings.backends if backend.group == group.name]
         starting = [backend.name for backend in members if backend.load == "start"]
         if len(starting) > group.max_loaded:
             yield Finding(
                 ("group", index, "max_loaded"),
-                f'is {group.max_loaded}, and {len(starting)} of the group have load = "start": '
+                f'is {group.max_loaded}, but {len(starting)} backends of the group have load = "start": '
                 f"{', '.join(starting)}",
                 reads=(("backend",),),
             )
@@ -93,13 +100,13 @@ def _alias_for_name(index: int, backend: BackendSettings, settings: Settings) ->
         if name in aliases:
             yield Finding(
                 ("backend", index, "models", position),
-                f'is an alias: write the name of the model, "{aliases[name]}"',
+                f'is an alias: write the name of its model, "{aliases[name]}"',
                 reads=(("model",),),
             )
 
 
 def _same_server(settings: Settings) -> Iterator[Finding]:
-    """Two backends on one llama-server would each hand out all its slots."""
+    """Check that no two backends are one llama-server: each would hand out all its slots."""
     first: dict[str, int] = {}
     for index, backend in enumerate(settings.backends):
         if not backend.url:

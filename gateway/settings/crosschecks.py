@@ -1,4 +1,6 @@
-"""What values of different keys have to say to each other. One list of checks; each sees typed settings."""
+"""Checks that compare several settings. `CHECKS` lists them; each gets settings that are already typed."""
+
+from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -8,17 +10,19 @@ from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.faults import Finding
 from slotgate.gateway.settings.isolation import isolation_findings
 from slotgate.gateway.settings.naming import naming_findings
-from slotgate.gateway.settings.not_yet import not_yet_findings
 from slotgate.gateway.settings.places import Loc
+from slotgate.gateway.settings.unsupported import unsupported_findings
 from slotgate.gateway.settings.wording import shown
+
+__all__ = ["findings"]
 
 
 def findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything that is wrong between values, in the order of the file."""
+    """Yield the findings of all checks."""
     for check in CHECKS:
         yield from check(settings)
     yield from backend_findings(settings, environ)
-    yield from not_yet_findings(settings)
+    yield from unsupported_findings(settings)
 
 
 def _entrance(settings: Settings) -> Iterator[Finding]:
@@ -26,7 +30,7 @@ def _entrance(settings: Settings) -> Iterator[Finding]:
     if settings.anonymous and not server.is_loopback and not server.allow_anonymous:
         yield Finding(
             ("server", "host"),
-            "lets other machines in, and without a [[tenant]] nobody needs a key: add tenants, "
+            "can be reached from other machines, and without a [[tenant]] no key is needed: define a tenant, "
             'listen on "127.0.0.1", or set allow_anonymous = true',
             reads=(("tenant",), ("server", "allow_anonymous")),
         )
@@ -39,13 +43,15 @@ def _tls(settings: Settings) -> Iterator[Finding]:
         return
     if not cert or not key:
         yield Finding(
-            at_key if cert else at_cert, "is needed: tls_cert and tls_key go together", (at_cert, at_key)
+            at_key if cert else at_cert,
+            "is needed: set both tls_cert and tls_key",
+            (at_cert, at_key),
         )
         return
     unreadable = [*_unreadable(at_cert, cert), *_unreadable(at_key, key)]
     yield from unreadable
     if not unreadable and not _is_pair(cert, key):
-        yield Finding(at_cert, "and tls_key must be a PEM certificate and its own key, without a password")
+        yield Finding(at_cert, "and tls_key must be a PEM certificate and its key, without a password")
 
 
 def _unreadable(loc: Loc, path: str) -> Iterator[Finding]:
@@ -58,7 +64,7 @@ def _unreadable(loc: Loc, path: str) -> Iterator[Finding]:
 
 def _is_pair(cert: str, key: str) -> bool:
     try:
-        # The password is for files that need one, which would ask the terminal for it.
+        # Without a password here, OpenSSL would ask the terminal for the password of a file that has one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError):
         return False

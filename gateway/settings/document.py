@@ -1,5 +1,7 @@
 """The whole configuration as one frozen value."""
 
+from __future__ import annotations
+
 from pydantic import Field
 
 from slotgate.gateway.settings.sections import (
@@ -12,11 +14,13 @@ from slotgate.gateway.settings.sections import (
 from slotgate.gateway.settings.tables import BackendSettings, GroupSettings, ModelSettings, TenantSettings
 from slotgate.gateway.settings.values import Many, Table
 
+__all__ = ["Settings"]
+
 
 class Settings(Table):
-    """Everything an operator can set. Built with the names of the file, read in the plural.
+    """All settings. The constructor takes the names of the file; the members of repeated tables are plural.
 
-    >>> Settings(backend=(Backend(name="gpu0", url="http://127.0.0.1:8081"),)).backends[0].name
+    >>> Settings(backend=(BackendSettings(name="gpu0", url="http://127.0.0.1:8081"),)).backends[0].name
     'gpu0'
     """
 
@@ -32,5 +36,5 @@ class Settings(Table):
 
     @property
     def anonymous(self) -> bool:
-        """Whether requests need no key: there are no tenants."""
+        """True if requests need no key, because there are no tenants."""
         return not self.tenants

@@ -1,10 +1,12 @@
-"""Environment variables over the file: `SLOTGATE_SECTION__KEY`, `SLOTGATE_TABLE__NAME__KEY`.
+"""Override settings by environment variables: `SLOTGATE_SECTION__KEY`, `SLOTGATE_TABLE__NAME__KEY`.
 
-Only a variable with two underscores in a row is a setting; `SLOTGATE_CONFIG`, and what Kubernetes
-injects for a service called slotgate, are not. A name is written in upper case with `_` for everything
-but letters and digits. A variable that cannot mean anything is a fault: a misspelt override that is
-silently ignored is found in production.
+Only a variable with two underscores in a row is a setting. `SLOTGATE_CONFIG` is none, nor are the variables
+that Kubernetes injects for a service called slotgate. A table's name is written in upper case, with `_` for
+every character but letters and digits. A variable that matches no setting is a fault, because a misspelt
+override that is ignored would be noticed only in production.
 """
+
+from __future__ import annotations
 
 import json
 import re
@@ -12,17 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slotgate.gateway.settings.document import Settings
-from slotgate.gateway.settings.faults import Fault
+from slotgate.gateway.settings.faults import SettingsFault
 from slotgate.gateway.settings.places import Document, Loc, copied, quoted
 from slotgate.gateway.settings.schema import Spot, keys, spot
 from slotgate.gateway.settings.wording import suggestion, unknown_key
+
+__all__ = ["from_text", "in_variables", "overlay"]
 
 PREFIX = "SLOTGATE_"
 NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
 
 
-def overlay(data: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:
-    """`data` with the environment over it, and what in the environment is no setting."""
+def overlay(data: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Document, list[SettingsFault]]:
+    """Return `data` with the environment over it, and a fault for each variable that matches no setting."""
     layer = _Overlay(data, copied(data))
     for variable in sorted(environ):
         if variable.startswith(PREFIX) and "__" in variable:
@@ -35,13 +39,13 @@ class _Overlay:
     written: Mapping[str, object]
     data: dict[str, object]
     origins: dict[Loc, str] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[SettingsFault] = field(default_factory=list)
 
     def put(self, variable: str, text: str) -> None:
         try:
             loc = self._loc(variable)
         except LookupError as nowhere:
-            self.faults.append(Fault(quoted(variable), str(nowhere.args[0])))
+            self.faults.append(SettingsFault(quoted(variable), str(nowhere.args[0])))
             return
         found = spot(loc)
         table = self._table(loc[:-1])
@@ -50,7 +54,7 @@ class _Overlay:
             self.origins[loc] = variable
 
     def _loc(self, variable: str) -> Loc:
-        """Where the variable's value goes. Raises `LookupError` with the fault's message."""
+        """The place that the variable sets. Raises `LookupError` with the fault's message."""
         first, _, rest = variable.removeprefix(PREFIX).partition("__")
         sections = {key.upper(): key for key in keys(Settings)}
         top = sections.get(first)
@@ -67,16 +71,19 @@ class _Overlay:
         return (*outer, rest.lower())
 
     def _index(self, top: str, name: str) -> int:
-        """Which table of the file `name` means: by the names there, whatever else the environment sets."""
+        """The index of the table that `name` means.
+
+        Only names in the file count, not names set by variables.
+        """
         names = [in_variables(each) for each in _names(self.written.get(top))]
         if names.count(name) == 1:
             return names.index(name)
         if name in names:
-            raise LookupError(f"means more than one {top}: their names differ only in what becomes _")
+            raise LookupError(f"means more than one {top}: in variables their names are the same")
         raise LookupError(f"there is no {top} of that name in the file" + suggestion(name, names))
 
     def _table(self, loc: Loc) -> dict[str, object] | None:
-        """The table to write into; `None` where the file has something else, which is a fault of its own."""
+        """The table to write into, or None if the file has no table there; validation reports that."""
         top, *index = loc
         node = self.data.setdefault(str(top), {})
         if index and isinstance(node, list):
@@ -85,12 +92,12 @@ class _Overlay:
 
 
 def in_variables(name: str) -> str:
-    """How a table's name is written inside a variable: `team-a` is `TEAM_A`."""
+    """Return a table's name as it is written in a variable: `team-a` becomes `TEAM_A`."""
     return NOT_IN_NAMES.sub("_", name.upper())
 
 
 def from_text(found: Spot, text: str) -> object:
-    """The value that `text` stands for; `text` itself where it stands for none, for validation to refuse."""
+    """Parse `text` as the type of `found`. If that fails, return `text`: validation then refuses it."""
     read = _json if found.is_list else READERS.get(found.kind, str)
     try:
         return read(text)

@@ -1,15 +1,19 @@
-"""What a configuration means, in the words of somebody who has to answer for it. Names no secret."""
+"""`slotgate check`: explain in sentences what a configuration means. Secrets are never shown."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.tables import BackendSettings, GroupSettings, TenantSettings
 
+__all__ = ["explain"]
+
 KIB, MIB = 1024, 1024 * 1024
 
 
 def explain(settings: Settings) -> str:
-    """Where the gateway listens, who may enter, who serves what, and what bounds waiting and streams."""
+    """Explain where the gateway listens, who may use it, what the backends serve, and all limits."""
     paragraphs = [
         "\n".join([title, *(f"  {line}" for line in lines(settings))]) for title, lines in PARAGRAPHS.items()
     ]
@@ -20,21 +24,21 @@ def _listening(settings: Settings) -> list[str]:
     server = settings.server
     scheme = "https" if server.tls_cert else "http"
     host = f"[{server.host}]" if ":" in server.host else server.host
-    reach = "from this machine only" if server.is_loopback else "from other machines too"
+    reach = "this machine only" if server.is_loopback else "other machines too"
     body = _size(server.max_body_bytes)
     return [
-        f"{scheme}://{host}:{server.port}, {reach}",
-        f"at most {server.max_connections} connections; a request's body up to {body}",
-        f"web pages may call it from: {', '.join(server.cors_origins) or 'nowhere else (no CORS)'}",
-        f"on SIGTERM running streams have {_time(server.shutdown_grace_s)} to finish",
+        f"{scheme}://{host}:{server.port}, reachable from {reach}",
+        f"at most {server.max_connections} connections; request bodies up to {body}",
+        f"web pages of other sites that may call it: {', '.join(server.cors_origins) or 'none (no CORS)'}",
+        f"after SIGTERM, running streams have {_time(server.shutdown_grace_s)} to finish",
     ]
 
 
-def _entering(settings: Settings) -> list[str]:
+def _access(settings: Settings) -> list[str]:
     lines = [_tenant(tenant) for tenant in settings.tenants]
     if settings.anonymous:
         hosts = ", ".join(["loopback names", *settings.server.allowed_hosts])
-        lines = [f"everybody who reaches it, without a key; as Host it accepts {hosts}"]
+        lines = [f"everyone who can reach it, without a key; accepted in the Host header: {hosts}"]
     operators = len(settings.server.operator_key_hashes)
     if operators:
         return [*lines, f"operator: {_count(operators, 'key')}, for /metrics and /admin"]
@@ -44,19 +48,19 @@ def _entering(settings: Settings) -> list[str]:
 def _tenant(tenant: TenantSettings) -> str:
     keys = len(tenant.key_hashes) + len(tenant.key)
     if not keys:
-        return f"{tenant.name}: shut out, it has no key"
+        return f"{tenant.name}: shut out, because it has no key"
     models = "all models" if "*" in tenant.models else ", ".join(tenant.models) or "no model"
     parts = [_count(keys, "key"), models, tenant.priority, f"weight {tenant.weight:g}"]
     if tenant.max_concurrent:
-        parts.append(f"{tenant.max_concurrent} at a time")
+        parts.append(f"at most {tenant.max_concurrent} requests at a time")
     rates = [
-        (tenant.requests_per_minute, "requests a minute"),
-        (tenant.tokens_per_minute, "tokens a minute"),
-        (tenant.tokens_per_day, "tokens a day"),
+        (tenant.requests_per_minute, "requests per minute"),
+        (tenant.tokens_per_minute, "tokens per minute"),
+        (tenant.tokens_per_day, "tokens per day"),
     ]
     parts += [f"{limit} {what}" for limit, what in rates if limit]
     if tenant.max_tokens_limit:
-        parts.append(f"up to {tenant.max_tokens_limit} tokens an answer")
+        parts.append(f"at most {tenant.max_tokens_limit} tokens per answer")
     return f"{tenant.name}: {'; '.join(parts)}"
 
 
@@ -74,15 +78,15 @@ def _serving(settings: Settings) -> list[str]:
 
 def _backend(backend: BackendSettings) -> str:
     where = f"at {backend.url}" if backend.url else f"started as {backend.command[0]}"
-    models = ", ".join(backend.models) or "the models it names itself"
-    slots = _count(backend.slots, "slot") if backend.slots else "as many slots as it says"
+    models = ", ".join(backend.models) or "the models that it reports"
+    slots = _count(backend.slots, "slot") if backend.slots else "as many slots as it reports"
     return f"{backend.name} {where}: {models}; {slots}{_loading(backend)}"
 
 
 def _loading(backend: BackendSettings) -> str:
     parts = ["loaded at the first request"] if backend.load == "demand" else []
     if backend.group:
-        parts.append(f"shares the room of {backend.group}")
+        parts.append(f"in the group {backend.group}")
     if backend.idle_unload_s:
         parts.append(f"unloaded after {_time(backend.idle_unload_s)} without a request")
     return "".join(f"; {part}" for part in parts)
@@ -92,43 +96,43 @@ def _group(group: GroupSettings) -> str:
     return f"group {group.name}: at most {group.max_loaded} loaded at a time"
 
 
-def _waiting(settings: Settings) -> list[str]:
+def _queue(settings: Settings) -> list[str]:
     admission = settings.admission
-    share = "" if settings.anonymous else f", {admission.max_queue_per_tenant} of one tenant"
+    share = "" if settings.anonymous else f", {admission.max_queue_per_tenant} of them of one tenant"
     bodies = _size(admission.max_queue_bytes)
     return [
-        f"at most {admission.max_queue} requests a model{share}; {bodies} of bodies in all",
-        f"each for at most {_time(admission.queue_timeout_s)}",
-        f"a slot in doubt is out for {_time(admission.quarantine_max_s)} if its backend shows no slots",
+        f"at most {admission.max_queue} requests per model{share}; {bodies} of request bodies in total",
+        f"each request waits at most {_time(admission.queue_timeout_s)}",
+        f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if its backend has no /slots",
     ]
 
 
 def _streaming(settings: Settings) -> list[str]:
     streaming = settings.streaming
     every = _time(streaming.keepalive_interval_s)
-    signs = f"a sign of life every {every} as {streaming.keepalive}"
+    keepalive = f"a keep-alive after {every} of silence, as {streaming.keepalive}"
     own, total = _size(streaming.stream_buffer_bytes), _size(streaming.stream_buffers_total_bytes)
     return [
-        "no signs of life of our own" if streaming.keepalive == "off" else signs,
-        f"a slow reader has {own} of buffer, all of them {total}",
-        f"a reader that stands still is cut after {_time(streaming.client_stall_timeout_s)}",
+        "no keep-alives" if streaming.keepalive == "off" else keepalive,
+        f"a buffer of {own} for each slow client, {total} for all together",
+        f"a client that reads nothing is disconnected after {_time(streaming.client_stall_timeout_s)}",
     ]
 
 
-def _patience(settings: Settings) -> list[str]:
+def _timeouts(settings: Settings) -> list[str]:
     timeouts = settings.timeouts
     return [
-        f"connected within {_time(timeouts.connect_s)}",
+        f"a connection within {_time(timeouts.connect_s)}",
         f"the first event within {_time(timeouts.first_byte_s)}",
         f"each further event within {_time(timeouts.idle_s)}",
         f"the whole answer within {_time(timeouts.total_s)}",
     ]
 
 
-def _recording(settings: Settings) -> list[str]:
+def _records(settings: Settings) -> list[str]:
     if settings.usage.store == "none":
-        return ["nothing: usage is not recorded"]
-    return [f"what each request used that held a slot, in {settings.usage.place}"]
+        return ["no usage records"]
+    return [f"one usage record for each request that held a slot, in {settings.usage.place}"]
 
 
 def _count(number: int, noun: str) -> str:
@@ -147,10 +151,10 @@ def _size(number: int) -> str:
 
 PARAGRAPHS: dict[str, Callable[[Settings], list[str]]] = {
     "Listens": _listening,
-    "Lets in": _entering,
+    "Access": _access,
     "Serves": _serving,
-    "Waiting": _waiting,
+    "Queue": _queue,
     "Streams": _streaming,
-    "Expects of a backend": _patience,
-    "Records": _recording,
+    "Waits for a backend": _timeouts,
+    "Records": _records,
 }

@@ -1,15 +1,19 @@
-"""What is wrong with a configuration: every fault with its place, all of them in one error."""
+"""The faults of a configuration: each has a place and a message, and one error carries all of them."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 from slotgate.gateway.settings.places import Loc
 
+__all__ = ["Finding", "SettingsError", "SettingsFault"]
+
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing to correct.
+class SettingsFault:
+    """One thing that the operator has to correct.
 
-    `place` is what an operator would search for: `server.port`, `tenant "team-a".weight`,
+    `place` is text that the operator can search for: `server.port`, `tenant "team-a".weight`,
     `backend[0].url`, `SLOTGATE_SERVER__PORT`, or a line of the file.
     """
 
@@ -22,7 +26,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check across values found at `loc`, concluded from the values at `reads` too."""
+    """A fault at `loc` that a check across several settings found.
+
+    The check also read the values at `reads`.
+    """
 
     loc: Loc
     message: str
@@ -30,8 +37,8 @@ class Finding:
 
 
 class SettingsError(Exception):
-    """The configuration cannot be used. Carries all its faults; its text has one a line."""
+    """Raised if the configuration cannot be used. It carries all faults; its text has one fault per line."""
 
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, faults: tuple[SettingsFault, ...]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
         self.faults = faults

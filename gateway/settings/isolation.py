@@ -1,27 +1,28 @@
-"""`isolate_cache = true`: which backends have to keep such tenants apart, and whether they can.
+"""`isolate_cache = true`: find the backends that must isolate tenants, and check that they can.
 
-What a request leaves in a slot can only be erased in a llama-server that was started for it (the way to that,
-`--slot-save-path`, is closed by default), and only the gateway's own work may be in its slots. So it takes
-processes of our own.
+llama-server erases a slot only if it was started with `--slot-save-path`. And a slot may be erased only if no
+other program uses it. So isolation needs llama-servers that the gateway starts itself.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 
 from slotgate.gateway.settings.document import Settings
-from slotgate.gateway.settings.faults import Fault, Finding, SettingsError
+from slotgate.gateway.settings.faults import Finding, SettingsError, SettingsFault
 from slotgate.gateway.settings.tables import BackendSettings, TenantSettings
 
 __all__ = ["check_isolation_goes_on", "isolating", "isolation_findings"]
 
 CACHE_OPTIONS = ("--cache-ram", "-cram")
-"""The prompt cache in main memory: from there one conversation can come back in another's slot."""
+"""They switch on the prompt cache in main memory, which can bring a prompt back in another slot."""
 
 PICTURE_OPTIONS = ("--mmproj", "-mm", "--mmproj-url", "-mmu")
-"""llama-server refuses to erase the slots of a model that takes pictures."""
+"""With them llama-server refuses to erase slots, since these may hold pictures."""
 
 
 def isolating(settings: Settings) -> frozenset[str]:
-    """The names of the backends that a tenant may use of whose requests nothing may be left."""
+    """The names of the backends that a tenant with `isolate_cache = true` may use."""
     return frozenset(
         backend.name
         for tenant in settings.tenants
@@ -32,7 +33,7 @@ def isolating(settings: Settings) -> frozenset[str]:
 
 
 def isolation_findings(settings: Settings) -> Iterator[Finding]:
-    """Every tenant that wants what one of its backends cannot give."""
+    """Yield a finding for each tenant with `isolate_cache = true` and a backend that cannot isolate."""
     for index, tenant in enumerate(settings.tenants):
         if tenant.isolate_cache is not True:
             continue
@@ -40,19 +41,19 @@ def isolation_findings(settings: Settings) -> Iterator[Finding]:
             if _may_use(tenant, backend) and (why := _cannot(backend)):
                 yield Finding(
                     ("tenant", index, "isolate_cache"),
-                    f'cannot be promised on backend "{backend.name}", {why}: give the tenant models of other '
-                    'backends, or write "best-effort"',
+                    f'is not possible on backend "{backend.name}", {why}: give the tenant models of other '
+                    'backends, or set it to "best-effort"',
                     reads=(("backend", number), ("tenant", index, "models")),
                 )
 
 
 def check_isolation_goes_on(run: Settings, wanted: Settings) -> None:
-    """Raises `SettingsError` where the processes that run were not started for what is wanted now."""
+    """Raise `SettingsError` if `wanted` needs isolation on a process that was started without it by `run`."""
     missing = sorted(isolating(wanted) - isolating(run))
     if missing:
-        message = f"needs other processes of {', '.join(missing)} than those that run: restart slotgate"
+        message = f"needs a new process of {', '.join(missing)}: restart slotgate"
         faults = [
-            Fault(f'tenant "{tenant.name}".isolate_cache', message)
+            SettingsFault(f'tenant "{tenant.name}".isolate_cache', message)
             for tenant in wanted.tenants
             if tenant.isolate_cache is True
         ]
@@ -60,18 +61,21 @@ def check_isolation_goes_on(run: Settings, wanted: Settings) -> None:
 
 
 def _may_use(tenant: TenantSettings, backend: BackendSettings) -> bool:
-    """One whose models are asked of it may turn out to serve any."""
+    """Return True if the tenant may get to the backend.
+
+    A backend that lists no models could serve any model.
+    """
     return "*" in tenant.models or not backend.models or not set(tenant.models).isdisjoint(backend.models)
 
 
 def _cannot(backend: BackendSettings) -> str:
     if not backend.command:
-        return "which is no process of the gateway's own"
+        return "which the gateway does not start itself"
     if backend.shared:
-        return "which is shared with others"
+        return "which is shared with other programs"
     if backend.slots:
-        return "whose slots are counted by hand: one that is not counted would not be erased"
-    for options, why in ((CACHE_OPTIONS, ""), (PICTURE_OPTIONS, ", with which no slot can be erased")):
+        return "which sets slots: a slot that is not counted would not be erased"
+    for options, why in ((CACHE_OPTIONS, ""), (PICTURE_OPTIONS, ", and then llama-server erases no slot")):
         if any(word.partition("=")[0] in options for word in backend.command):
             return f"whose command sets {options[0]}{why}"
     return ""

@@ -1,9 +1,11 @@
-"""From a file and the environment to `Settings`, or to all that is wrong with them at once.
+"""Make `Settings` from a file and the environment, or report all their faults at once.
 
-Types and limits are pydantic's work; what several values have to say to each other is checked after
-it, on the settings with every faulty value left out, so that one typing error does not hide the rest.
-A check whose values are themselves at fault keeps quiet.
+pydantic checks types and limits. Then checks across several settings run on a copy without the faulty values,
+so that one typing error does not hide other faults. A finding that was concluded from a faulty value is
+dropped.
 """
+
+from __future__ import annotations
 
 import re
 import tomllib
@@ -16,23 +18,25 @@ from pydantic_core import ErrorDetails
 from slotgate.gateway.settings.crosschecks import findings
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.environment import overlay
-from slotgate.gateway.settings.faults import Fault, SettingsError
+from slotgate.gateway.settings.faults import SettingsError, SettingsFault
 from slotgate.gateway.settings.places import Document, Loc, copied, overlap
 from slotgate.gateway.settings.wording import worded
+
+__all__ = ["load", "parse"]
 
 POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Read `path` (none: defaults only) and `environ`. Raises `SettingsError` with all faults."""
+    """Read `path` (None: defaults only) and `environ`. Raises `SettingsError` with all faults."""
     return parse(_read(path) if path else {}, environ)
 
 
 def parse(data: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """The settings in `data`, a TOML document, under `environ`. Raises `SettingsError` with all faults."""
+    """Parse `data`, a TOML document, with `environ` over it. Raises `SettingsError` with all faults."""
     document, faults = overlay(data, environ)
     settings, errors = _validated(document.data)
-    faults += [Fault(document.place(tuple(error["loc"])), worded(error)) for error in errors]
+    faults += [SettingsFault(document.place(tuple(error["loc"])), worded(error)) for error in errors]
     faults += _across(settings, environ, document, [tuple(error["loc"]) for error in errors])
     if faults:
         raise SettingsError(tuple(faults))
@@ -43,42 +47,46 @@ def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as unreadable:
-        raise SettingsError((Fault(f"{path}", f"cannot be read: {unreadable.strerror}"),)) from unreadable
+        raise SettingsError(
+            (SettingsFault(f"{path}", f"cannot be read: {unreadable.strerror}"),)
+        ) from unreadable
     except UnicodeDecodeError as binary:
-        raise SettingsError((Fault(f"{path}", f"is not UTF-8 text at byte {binary.start}"),)) from binary
+        raise SettingsError(
+            (SettingsFault(f"{path}", f"is not UTF-8 text at byte {binary.start}"),)
+        ) from binary
     except ValueError as malformed:
         raise SettingsError((_syntax(path, malformed),)) from malformed
     except RecursionError as deep:
-        raise SettingsError((Fault(f"{path}", "is nested too deeply"),)) from deep
+        raise SettingsError((SettingsFault(f"{path}", "is nested too deeply"),)) from deep
 
 
-def _syntax(path: Path, malformed: ValueError) -> Fault:
+def _syntax(path: Path, malformed: ValueError) -> SettingsFault:
     text = str(malformed)
     position = POSITION.search(text)
-    if position is None:  # not the parser's own: a number of thousands of digits
-        return Fault(f"{path}", "has a number that is too long")
+    if position is None:  # Python refuses a number of thousands of digits; that error has no position
+        return SettingsFault(f"{path}", "has a number that is too long")
     where = f"line {position[1]}, column {position[2]}" if position[1] else "end of the file"
-    return Fault(f"{path}, {where}", f"is not TOML: {text[: position.start()]}")
+    return SettingsFault(f"{path}, {where}", f"is not TOML: {text[: position.start()]}")
 
 
 def _validated(data: dict[str, object]) -> tuple[Settings, list[ErrorDetails]]:
-    """The settings, with defaults where `data` is at fault, and its faults."""
+    """Return the settings, with the default in place of each faulty value, and the faults."""
     try:
         return Settings.model_validate(data), []
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-    return Settings.model_validate(_mended(data, [tuple(error["loc"]) for error in errors])), errors
+    return Settings.model_validate(_without_faults(data, [tuple(error["loc"]) for error in errors])), errors
 
 
-def _mended(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
-    """`data` without its faulty values; a table of a list stays in its position and has a name."""
-    parse_lenient = copied(data)
+def _without_faults(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
+    """Copy `data` without its faulty values. Repeated tables keep their position and get a name."""
+    usable = copied(data)
     for loc in spoiled:
-        _leave_out(parse_lenient, loc)
-    for tables in parse_lenient.values():
+        _leave_out(usable, loc)
+    for tables in usable.values():
         for index, table in enumerate(tables) if isinstance(tables, list) else ():
             table.setdefault("name", f"nameless-{index}")
-    return parse_lenient
+    return usable
 
 
 def _leave_out(data: dict[str, object], loc: Loc) -> None:
@@ -96,9 +104,9 @@ def _leave_out(data: dict[str, object], loc: Loc) -> None:
 
 def _across(
     settings: Settings, environ: Mapping[str, str], document: Document, spoiled: list[Loc]
-) -> list[Fault]:
+) -> list[SettingsFault]:
     return [
-        Fault(document.place(finding.loc), finding.message)
+        SettingsFault(document.place(finding.loc), finding.message)
         for finding in findings(settings, environ)
         if not any(overlap(bad, read) for bad in spoiled for read in (finding.loc, *finding.reads))
     ]

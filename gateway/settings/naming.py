@@ -1,4 +1,6 @@
-"""Names and keys: each belongs to one thing, and a name that is used is a name that exists."""
+"""Checks of names and keys: each is unique, and every name that is referred to exists."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
@@ -7,9 +9,11 @@ from slotgate.gateway.settings.faults import Finding
 from slotgate.gateway.settings.places import Loc
 from slotgate.gateway.settings.wording import suggestion
 
+__all__ = ["naming_findings"]
+
 
 def naming_findings(settings: Settings) -> Iterator[Finding]:
-    """Names used twice, keys used twice, and models that nobody serves."""
+    """Yield a finding for each repeated name or key, and for each model that no backend serves."""
     for kind, names in (
         ("tenant", [tenant.name for tenant in settings.tenants]),
         ("backend", [backend.name for backend in settings.backends]),
@@ -27,7 +31,10 @@ def naming_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _repeated(uses: Iterable[tuple[Loc, str, str]]) -> Iterator[Finding]:
-    """A finding for each `(place, text, owner)` whose text was there before."""
+    """`uses` are triples of place, text and owner.
+
+    Yield a finding for each text that has an owner already.
+    """
     first: dict[str, tuple[Loc, str]] = {}
     for loc, text, owner in uses:
         if text in first:
@@ -71,7 +78,7 @@ def _unserved_models(settings: Settings) -> Iterator[Finding]:
     for index, model in enumerate(settings.models):
         if served is not None and model.name not in served:
             yield Finding(
-                ("model", index, "name"), "is in no backend's list of models", reads=(("backend",),)
+                ("model", index, "name"), "is not in the models of any backend", reads=(("backend",),)
             )
 
 
@@ -91,7 +98,7 @@ def _unknown_models(settings: Settings) -> Iterator[Finding]:
 
 
 def _listed_models(settings: Settings) -> set[str] | None:
-    """What the backends serve, where all of them say; one that is asked at run time could serve anything."""
+    """The models in the file, or None if a backend lists none: such a backend could serve any model."""
     if not all(backend.models for backend in settings.backends):
         return None
     return {name for backend in settings.backends for name in backend.models}

@@ -1,10 +1,14 @@
-"""Where in the configuration something is: as a path for the program, in words for its operator."""
+"""Places in the configuration: a path for the program, and text that the operator can search for."""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slotgate.gateway.settings.values import is_model_name
+
+__all__ = ["Document", "Loc", "copied", "overlap", "quoted"]
 
 Loc = tuple[str | int, ...]
 
@@ -13,13 +17,15 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The configuration as it was written: nested tables, and which values the environment put there."""
+    """The configuration as it was written: nested tables, and the variable that each overridden value came
+    from.
+    """
 
     data: dict[str, object]
     origins: Mapping[Loc, str]
 
     def place(self, loc: Loc) -> str:
-        """The words for `loc`: by the environment variable that set it, by name, or by position."""
+        """The text for `loc`: the environment variable that set it, or else its keys, names and positions."""
         for length in range(len(loc), 0, -1):
             variable = self.origins.get(loc[:length])
             if variable is not None:
@@ -36,13 +42,13 @@ class Document:
 
 
 def overlap(one: Loc, other: Loc) -> bool:
-    """Whether one of the two places lies inside the other."""
+    """Return True if one of the two places lies inside the other."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 def copied(data: Mapping[str, object]) -> dict[str, object]:
-    """A copy as deep as tables and lists of tables go: to write settings into, or to leave some out."""
+    """Copy the tables and the lists of tables, so that the copy can be changed and `data` stays as it is."""
     return {key: _copied(value) for key, value in data.items()}
 
 
@@ -53,7 +59,7 @@ def _copied(value: object) -> object:
 
 
 def quoted(key: str) -> str:
-    """A key as it is if it is plain, else in quotes, on one line and not too long."""
+    """Return a plain key unchanged; any other key in quotes, on one line and shortened."""
     return key if BARE_KEY.fullmatch(key) else ascii(key[:60])
 
 
@@ -68,7 +74,7 @@ def _inside(node: object, step: str | int) -> object:
 
 
 def _named(tables: object, index: int) -> str:
-    """A table of a list by its name, as long as that says which one."""
+    """A repeated table by its name, or by its position if the name is missing, unusable or not unique."""
     names = [_inside(table, "name") for table in tables] if isinstance(tables, list) else []
     name = names[index] if index < len(names) else None
     if isinstance(name, str) and is_model_name(name) and names.count(name) == 1:

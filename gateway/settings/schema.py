@@ -1,4 +1,6 @@
-"""What the models say about one place: its type and the limits of its value."""
+"""Look up what a place of the configuration may hold: its type and the limits of its value."""
+
+from __future__ import annotations
 
 import types
 from dataclasses import dataclass
@@ -10,10 +12,12 @@ from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.places import Loc
 from slotgate.gateway.settings.values import Hidden, Table
 
+__all__ = ["Spot", "keys", "spot"]
+
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place that exists: the key it stands under, the plain type, and the marks that limit it."""
+    """An existing place: its key, its plain type, and the annotations that limit its value."""
 
     key: str
     kind: object
@@ -30,17 +34,19 @@ class Spot:
 
     @property
     def table(self) -> type[Table] | None:
-        """The table at this place, or the one that is repeated here."""
+        """The class of the table at this place (a repeated table included), or None if it holds a plain
+        value.
+        """
         found = _item(self.kind) if self.is_list else self.kind
         return found if isinstance(found, type) and issubclass(found, Table) else None
 
     def limit(self, name: str) -> object:
-        """The limit called `name` (`ge`, `le`), if the value has one."""
+        """The limit `name` (`ge` or `le`) of the value, or None if it has none."""
         return next((getattr(mark, name) for mark in self.marks if hasattr(mark, name)), None)
 
 
 def spot(loc: Loc) -> Spot | None:
-    """What belongs at `loc`, or `None` where nothing does."""
+    """Return what belongs at `loc`, or None if no setting has this place."""
     here: Spot | None = Spot("", Settings)
     for step in loc:
         here = _inner(here, step) if here else None
@@ -48,7 +54,7 @@ def spot(loc: Loc) -> Spot | None:
 
 
 def keys(table: type[Table]) -> dict[str, FieldInfo]:
-    """The keys of a table as they are written in the file."""
+    """The fields of a table by their keys in the file."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
@@ -64,7 +70,7 @@ def _item(repeated: object) -> object:
 
 
 def _unwrapped(key: str, kind: object, marks: tuple[object, ...], *, repeated: bool = False) -> Spot:
-    """Take off `Annotated` and `| None`: what remains is the type a value is written in."""
+    """Strip `Annotated` and `| None` from the type: what remains is the type that a value is written in."""
     while True:
         if get_origin(kind) is Annotated:
             kind, *more = get_args(kind)

@@ -1,4 +1,6 @@
-"""The single tables of the configuration: one class each, explained in docs/configuration.md."""
+"""The tables that a configuration has once, one class each. docs/configuration.md explains their settings."""
+
+from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
@@ -25,12 +27,14 @@ from slotgate.gateway.settings.values import (
     UsageStore,
 )
 
+__all__ = ["AdmissionSettings", "ServerSettings", "StreamingSettings", "TimeoutsSettings", "UsageSettings"]
+
 LOOPBACK_V4 = ipaddress.ip_network("127.0.0.0/8")
 LOOPBACK_V6 = ipaddress.ip_address("::1")
 
 
 class ServerSettings(Table):
-    """`[server]`: where the gateway listens, and what one connection may cost it."""
+    """`[server]`: where the gateway listens, and limits for each connection."""
 
     host: Host = "127.0.0.1"
     port: Port = 8080
@@ -53,7 +57,7 @@ class ServerSettings(Table):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the listener."""
+        """True if only this machine can reach the listener."""
         try:
             address = ipaddress.ip_address(self.host)
         except ValueError:
@@ -62,7 +66,7 @@ class ServerSettings(Table):
 
 
 class AdmissionSettings(Table):
-    """`[admission]`: the queue in front of the slots, and what becomes of slots in doubt."""
+    """`[admission]`: the queue in front of the slots, and when an abandoned slot is reused."""
 
     max_queue: Count = 256
     max_queue_per_tenant: Count = 64
@@ -76,7 +80,7 @@ class AdmissionSettings(Table):
 
 
 class StreamingSettings(Table):
-    """`[streaming]`: what a stream's client hears, and how much of it waits in memory."""
+    """`[streaming]`: keep-alives, and buffers for clients that read slowly."""
 
     keepalive: Literal["comment", "chunk", "off"] = "comment"
     keepalive_interval_s: Seconds = 15
@@ -88,7 +92,7 @@ class StreamingSettings(Table):
 
 
 class TimeoutsSettings(Table):
-    """`[timeouts]`: how long a backend may take over each step."""
+    """`[timeouts]`: how long a backend may take for each step of a request."""
 
     connect_s: Seconds = 5
     first_byte_s: Seconds = 600
@@ -97,23 +101,23 @@ class TimeoutsSettings(Table):
 
 
 class UsageSettings(Table):
-    """`[usage]`: where the record of used tokens is kept."""
+    """`[usage]`: where usage records are stored."""
 
     store: Annotated[UsageStore, Hidden()] = SQLITE_DEFAULT  # a store's URL can carry a password
 
     @property
     def sqlite_file(self) -> Path | None:
-        """The SQLite file, relative to the working folder, if the store is one."""
+        """The SQLite file, relative to the working folder, or None if the store is something else."""
         return Path(self.store.removeprefix(SQLITE)) if self.store.startswith(SQLITE) else None
 
     @property
     def postgresql_url(self) -> str | None:
-        """The URL of the PostgreSQL database with all its secrets, if the store is one."""
+        """The URL of the PostgreSQL database, secrets included, or None if the store is something else."""
         return None if self.store == "none" or self.sqlite_file is not None else self.store
 
     @property
     def place(self) -> str:
-        """Where records go, in words that hide passwords: neither user nor parameters of a URL are told."""
+        """The store as text without secrets: a URL is shown without its user, password and parameters."""
         if self.store == "none":
             return "nowhere"
         if self.sqlite_file is not None:

@@ -1,4 +1,6 @@
-"""The repeated tables of the configuration: models, tenants, backends and groups, each known by its name."""
+"""The tables that a configuration may repeat: models, tenants, backends and groups. Each has a name."""
+
+from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
@@ -26,6 +28,8 @@ from slotgate.gateway.settings.values import (
     Weight,
 )
 
+__all__ = ["BackendSettings", "GroupSettings", "ModelSettings", "TenantKeySettings", "TenantSettings"]
+
 
 def _isolation(value: object) -> object:
     if isinstance(value, bool) or value == "best-effort":
@@ -34,7 +38,7 @@ def _isolation(value: object) -> object:
 
 
 class ModelSettings(Table):
-    """`[[model]]`: a public name, what else it answers to, and what the backend calls it."""
+    """`[[model]]`: a model's public name, its aliases, and the backend's name for it."""
 
     name: ModelName
     aliases: Many[ModelName] = ()
@@ -42,7 +46,7 @@ class ModelSettings(Table):
 
 
 class TenantKeySettings(Table):
-    """`[[tenant.key]]`: one key of a tenant, with a name and an end."""
+    """`[[tenant.key]]`: one key of a tenant, with a name and an expiry date."""
 
     name: Name
     hash: Annotated[KeyHash, Hidden()]
@@ -50,13 +54,12 @@ class TenantKeySettings(Table):
 
 
 class TenantSettings(Table):
-    """`[[tenant]]`: who may enter, with which keys, and how much of the slots is theirs."""
+    """`[[tenant]]`: a user or team with its own keys, share and limits."""
 
     name: Name
+    # Hidden, because an operator may write a key by mistake where its hash belongs.
     key_hashes: Annotated[Many[KeyHash], Hidden()] = ()
-    key: Annotated[
-        Many[TenantKeySettings], Hidden()
-    ] = ()  # somebody may write the key itself, here and below
+    key: Annotated[Many[TenantKeySettings], Hidden()] = ()
     weight: Weight = 1
     models: Many[ModelChoice] = ("*",)
     priority: Literal["interactive", "batch"] = "interactive"
@@ -71,7 +74,7 @@ class TenantSettings(Table):
 
 
 class BackendSettings(Table):
-    """`[[backend]]`: one llama-server, found at `url` or started by `command`."""
+    """`[[backend]]`: one llama-server, which runs at `url` or is started by `command`."""
 
     name: Name
     url: BackendUrl = ""
@@ -89,23 +92,23 @@ class BackendSettings(Table):
 
     @property
     def base_url(self) -> str | None:
-        """What request paths are appended to; `None` where the gateway starts the process on its own port."""
+        """The URL that request paths are appended to, or None if the gateway starts the process itself."""
         if self.command:
             return None
         return "http://localhost" if self.unix_socket else self.url.rstrip("/")
 
     @property
     def unix_socket(self) -> str | None:
-        """The path of the backend's socket, if it is reached by one."""
+        """The path of the backend's Unix socket, or None if it has none."""
         return self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
 
     def api_key(self, environ: Mapping[str, str]) -> str | None:
-        """The backend's own key; `load` has made sure that the variable it comes from is set."""
+        """The backend's API key, or None if it needs none. `load` has checked that the variable is set."""
         return environ[self.api_key_env] if self.api_key_env else None
 
 
 class GroupSettings(Table):
-    """`[[group]]`: backends of which only so many are loaded at a time."""
+    """`[[group]]`: backends that share a device, so that only `max_loaded` are loaded at a time."""
 
     name: Name
     max_loaded: Count = 1

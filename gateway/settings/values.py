@@ -1,12 +1,14 @@
-"""The kinds of value a setting can have, and the frozen table they stand in.
+"""The types of settings, and the frozen table that holds them.
 
-A kind is an annotated type: its limits are read twice, by pydantic to check a value and by
-`wording` to say in a sentence what would have been right. Validators here raise `ValueError` with a
-sentence that begins with "must be"; the value found is added by `wording`, unless it is secret.
+A type is annotated with its limits. pydantic reads them to check a value, and `wording` reads them to say
+which values are allowed. Validators here raise `ValueError` with a message that begins with "must be";
+`wording` adds the value that was found, unless it is secret.
 
-Nothing is "for ever": a time has a largest value too, far below what event loops can count.
-Empty text means "not set" wherever a key may be left out.
+Every time has a largest value, so nothing waits for ever. Empty text means "not set" wherever a key may be
+left out.
 """
+
+from __future__ import annotations
 
 import ipaddress
 import re
@@ -34,11 +36,14 @@ DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 class Hidden:
-    """Marks a field whose value never appears in a repr, an explanation or a fault."""
+    """Marks a field whose value must never appear in a repr, an explanation or a fault."""
 
 
 class Table(BaseModel):
-    """A frozen table of settings: unknown keys are faults, types are not guessed, secrets do not print."""
+    """A frozen table of settings.
+
+    Unknown keys are faults, types are not converted, secrets are not printed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,7 +55,7 @@ class Table(BaseModel):
 
 
 class Masked:
-    """What a repr shows in the place of a secret: that it is there, and how many."""
+    """Stands for a secret in a repr. It shows that the secret is set and how many values it has."""
 
     def __init__(self, value: object) -> None:
         self._text = f"<{len(value)} hidden>" if isinstance(value, tuple) else "<hidden>"
@@ -78,7 +83,7 @@ def _name(text: str) -> str:
 
 
 def is_model_name(text: str) -> bool:
-    """Letters and digits of any script, with the marks that some of them are written with."""
+    """Return True for letters and digits of any script, their combining marks, and `MODEL_NAME_MARKS`."""
     letters = (c.isalnum() or c in MODEL_NAME_MARKS or unicodedata.category(c)[0] == "M" for c in text)
     return 1 <= len(text) <= 256 and text[0].isalnum() and all(letters)
 
@@ -122,7 +127,7 @@ def _origin(text: str) -> str:
     if text != "*" and not match:
         raise ValueError('must be "*" or scheme://host[:port], without a path')
     if match and match[3] and (int(match[3]) > 65535 or match[3] == DEFAULT_PORTS.get(match[1])):
-        raise ValueError("must be an origin as browsers send it: they leave out the scheme's own port")
+        raise ValueError("must be an origin as browsers send it: they leave out the default port")
     return text.lower()
 
 
@@ -142,7 +147,7 @@ def _http_url(text: str) -> str:
         raise ValueError(wanted)
     try:
         url = urlsplit(text)
-        url.port  # noqa: B018  reading it is what checks it
+        url.port  # noqa: B018  reading the port checks it
     except ValueError as wrong:
         raise ValueError(wanted) from wrong
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -161,7 +166,7 @@ def _usage_store(text: str) -> str:
         return text or SQLITE_DEFAULT
     if text.startswith(SQLITE):
         if text.removeprefix(SQLITE) in ("", ":memory:"):
-            raise ValueError("must name a file after sqlite:///, since records are to outlive the process")
+            raise ValueError("must name a file after sqlite:///, because records must outlive the process")
         return text
     if not _is_postgresql(text):
         wanted = (
@@ -174,10 +179,10 @@ def _usage_store(text: str) -> str:
 def _is_postgresql(text: str) -> bool:
     try:
         url = urlsplit(text)
-        url.port  # noqa: B018  reading it is what checks it
+        url.port  # noqa: B018  reading the port checks it
     except ValueError:
         return False
-    whole = not re.search(r"%(?![0-9A-Fa-f]{2})", text)  # the driver would repeat it in its complaint
+    whole = not re.search(r"%(?![0-9A-Fa-f]{2})", text)  # or the driver would repeat the URL in its error
     return url.scheme in ("postgresql", "postgres") and text.startswith(f"{url.scheme}://") and whole
 
 
@@ -187,7 +192,7 @@ def _variable(text: str) -> str:
     return text
 
 
-Many = Annotated[tuple[Item, ...], Strict(False)]  # TOML has lists; what we keep cannot be changed
+Many = Annotated[tuple[Item, ...], Strict(False)]  # TOML has lists; settings are frozen, so they hold tuples
 
 Text = Annotated[str, AfterValidator(_plain)]
 Argument = Annotated[str, AfterValidator(_filled)]
@@ -206,7 +211,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenBudget = Annotated[int, Field(ge=1, le=10**15)]
 Bytes = Annotated[int, Field(ge=1, le=2**40)]
-StreamBytes = Annotated[int, Field(ge=65536, le=2**40)]  # every stream is sure of 64 KiB
+StreamBytes = Annotated[int, Field(ge=65536, le=2**40)]  # the least that a stream can work with
 Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)]

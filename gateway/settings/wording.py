@@ -1,4 +1,6 @@
-"""Faults in plain words: what a value must be, and what was found instead. Secret values are not repeated."""
+"""The messages of faults: what a value must be, and what was found. Secret values are not repeated."""
+
+from __future__ import annotations
 
 import datetime
 import difflib
@@ -11,6 +13,8 @@ from pydantic_core import ErrorDetails
 from slotgate.gateway.settings.places import Loc
 from slotgate.gateway.settings.schema import Spot, keys, spot
 
+__all__ = ["any_of", "expected", "shown", "suggestion", "unknown_key", "worded"]
+
 UNITS = {"_ms": "milliseconds", "_s": "seconds", "_bytes": "bytes"}
 SHOWN_CHARACTERS = 60
 PASSWORD = re.compile(r"://[^/]*@")
@@ -18,7 +22,7 @@ QUERY = re.compile(r"(://[^?]*\?).*")
 
 
 def worded(error: ErrorDetails) -> str:
-    """pydantic's finding in one sentence of ours."""
+    """Translate an error of pydantic into a message."""
     loc: Loc = tuple(error["loc"])
     match error["type"]:
         case "missing":
@@ -32,18 +36,18 @@ def worded(error: ErrorDetails) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """That `key` means nothing, and which known one looks most like it."""
+    """The message for a key that does not exist. It suggests the known key that looks most like it."""
     return "is not a known setting" + suggestion(key, known)
 
 
 def suggestion(text: str, known: Iterable[str]) -> str:
-    """Which known word was meant, if one is near."""
+    """Ask whether a known word that looks like `text` was meant; empty if there is none."""
     near = difflib.get_close_matches(text[:100], sorted(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def expected(found: Spot) -> str:
-    """What belongs at a place: its type, its unit, its smallest and largest value."""
+    """Describe what belongs at a place: its type, its unit, its smallest and largest value."""
     if found.table:
         many = found.is_list or found.repeated
         return f"a table, written [[{found.key}]]" if many else f"a table, written [{found.key}]"
@@ -60,12 +64,12 @@ def expected(found: Spot) -> str:
 
 
 def any_of(choices: list[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Join choices: `a`, `a or b`, `a, b or c`."""
     return " or ".join([*([", ".join(choices[:-1])] if len(choices) > 1 else []), choices[-1]])
 
 
 def shown(value: object) -> str:
-    """A value as its operator wrote it, on one line and not too long."""
+    """Show a value as the operator wrote it, on one line and shortened."""
     match value:
         case bool():
             return str(value).lower()

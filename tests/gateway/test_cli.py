@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.cli import main
-from slotgate.gateway.settings import Fault, Settings, SettingsError
+from slotgate.gateway.settings import Settings, SettingsError, SettingsFault
 from slotgate.gateway.tools.run.kept_keys import KeysError
 from slotgate.gateway.tools.run.options import RunOptions
 from slotgate.gateway.usage.sqlite import SqliteStore
@@ -125,7 +125,7 @@ def test_run_hands_on_what_it_was_asked_for(
 
 @pytest.mark.parametrize(
     "wrong",
-    [SettingsError((Fault("server.port", "is taken"),)), KeysError("cannot keep keys in /state")],
+    [SettingsError((SettingsFault("server.port", "is taken"),)), KeysError("cannot keep keys in /state")],
     ids=["settings", "keys"],
 )
 def test_what_run_cannot_do_is_one_line_and_exit_code_2(

@@ -1,4 +1,4 @@
-"""The environment over the file."""
+"""Environment variables override the file."""
 
 import json
 
@@ -16,12 +16,12 @@ def test_a_variable_overrides_the_file() -> None:
     assert settings.server.port == 9000
 
 
-def test_a_variable_sets_what_the_file_leaves_out() -> None:
+def test_a_variable_sets_a_key_that_the_file_leaves_out() -> None:
     assert parsed({"SLOTGATE_TIMEOUTS__IDLE_S": "1.5"}).timeouts.idle_s == 1.5
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("TRUE", True)])
-def test_a_truth_is_written_as_in_the_file(text: str, value: bool) -> None:
+def test_a_boolean_is_written_as_in_the_file(text: str, value: bool) -> None:
     assert parsed({"SLOTGATE_SERVER__ALLOW_ANONYMOUS": text}).server.allow_anonymous is value
 
 
@@ -43,7 +43,7 @@ def test_a_name_may_have_two_underscores() -> None:
     assert settings.tenants[0].weight == 2
 
 
-def test_a_table_that_is_renamed_answers_to_the_name_in_the_file() -> None:
+def test_a_renamed_table_is_addressed_by_its_name_in_the_file() -> None:
     environ = {"SLOTGATE_TENANT__TEAM_A__NAME": "team-b", "SLOTGATE_TENANT__TEAM_A__WEIGHT": "2"}
     [tenant] = parsed(environ, tenant=[TENANT]).tenants
     assert (tenant.name, tenant.weight) == ("team-b", 2)
@@ -59,7 +59,7 @@ def test_the_file_s_data_is_not_changed() -> None:
 @pytest.mark.parametrize(
     "variable", ["SLOTGATE_CONFIG", "SLOTGATE_MODEL", "SLOTGATE_PORT", "SLOTGATE_SERVICE_HOST", "OTHER__PORT"]
 )
-def test_a_variable_that_is_no_setting_is_not_looked_at(variable: str) -> None:
+def test_a_variable_without_two_underscores_is_ignored(variable: str) -> None:
     assert faults_in({variable: "tcp://10.0.0.1:80"}) == []
 
 
@@ -85,12 +85,12 @@ def test_a_variable_that_is_no_setting_is_not_looked_at(variable: str) -> None:
         ("SLOTGATE_GROUP__GPU__MAX_LOADED", "there is no group of that name in the file"),
     ],
 )
-def test_a_variable_that_means_nothing_is_a_fault(variable: str, message: str) -> None:
+def test_a_variable_that_matches_no_setting_is_a_fault(variable: str, message: str) -> None:
     [fault] = faults_in({variable: "1"}, tenant=[TENANT])
     assert fault.startswith(f"{variable}: {message}")
 
 
-def test_a_name_that_two_tables_share_in_variables_is_a_fault() -> None:
+def test_a_variable_that_matches_two_tables_is_a_fault() -> None:
     tenants = [{**TENANT, "name": name, "key_hashes": []} for name in ("team-a", "team.a")]
     [fault] = faults_in({"SLOTGATE_TENANT__TEAM_A__WEIGHT": "2"}, tenant=tenants)
     assert fault.startswith("SLOTGATE_TENANT__TEAM_A__WEIGHT: means more than one tenant")
@@ -120,12 +120,12 @@ def test_a_faulty_item_of_a_list_is_reported_with_its_position() -> None:
     assert fault == "SLOTGATE_SERVER__CORS_ORIGINS[1]: must be text, not 5"
 
 
-def test_a_conclusion_about_a_variable_s_value_is_reported_under_it() -> None:
+def test_a_check_across_settings_is_reported_under_the_variable() -> None:
     [fault] = faults_in({"SLOTGATE_SERVER__HOST": "0.0.0.0"})
     assert fault.startswith("SLOTGATE_SERVER__HOST: ")
 
 
-def test_a_section_that_is_no_table_is_reported_once() -> None:
+def test_a_section_that_is_not_a_table_is_reported_once() -> None:
     assert faults_in({"SLOTGATE_SERVER__PORT": "1"}, server=5) == [
         "server: must be a table, written [server], not 5"
     ]
@@ -141,7 +141,7 @@ def test_a_name_in_variables_is_upper_case_letters_digits_and_underscores(name: 
     assert in_variables(name) == written
 
 
-def test_the_backend_s_key_comes_from_its_variable() -> None:
+def test_a_backend_s_key_comes_from_its_variable() -> None:
     [backend] = parsed({"LLAMA_KEY": "secret"}, backend=[{**BACKEND, "api_key_env": "LLAMA_KEY"}]).backends
     assert backend.api_key({"LLAMA_KEY": "secret"}) == "secret"
     assert parsed().backends[0].api_key({}) is None

@@ -1,4 +1,4 @@
-"""What `slotgate check` says about a valid configuration."""
+"""`slotgate check` explains a valid configuration."""
 
 import pytest
 
@@ -6,19 +6,19 @@ from slotgate.gateway.settings import explain
 from tests.support.configurations import BACKEND, digest, parsed
 
 
-def test_it_says_where_the_gateway_listens_and_for_whom() -> None:
-    assert "http://127.0.0.1:8080, from this machine only" in explain(parsed())
+def test_listening_address_and_reach_are_explained() -> None:
+    assert "http://127.0.0.1:8080, reachable from this machine only" in explain(parsed())
     everywhere = parsed(server={"host": "::", "port": 9000, "allow_anonymous": True})
-    assert "http://[::]:9000, from other machines too" in explain(everywhere)
+    assert "http://[::]:9000, reachable from other machines too" in explain(everywhere)
 
 
-def test_it_says_that_nobody_needs_a_key_without_tenants() -> None:
+def test_without_tenants_it_says_that_no_key_is_needed() -> None:
     text = explain(parsed(server={"allowed_hosts": ["gpu.lan"]}))
-    assert "everybody who reaches it, without a key" in text
+    assert "everyone who can reach it, without a key" in text
     assert "loopback names, gpu.lan" in text
 
 
-def test_it_says_who_may_enter_and_how_far() -> None:
+def test_tenants_are_explained_with_their_limits() -> None:
     text = explain(
         parsed(
             server={"operator_key_hashes": [digest("f")]},
@@ -35,20 +35,21 @@ def test_it_says_who_may_enter_and_how_far() -> None:
             ],
         )
     )
-    expected = "team-a: 2 keys; qwen3; interactive; weight 2; 4 at a time; up to 100 tokens an answer"
+    expected = "team-a: 2 keys; qwen3; interactive; weight 2; at most 4 requests at a time; "
+    expected += "at most 100 tokens per answer"
     assert expected in text
-    assert "guests: shut out, it has no key" in text
+    assert "guests: shut out, because it has no key" in text
     assert "operator: 1 key" in text
 
 
-def test_it_says_what_a_tenant_may_use_in_a_minute_and_in_a_day() -> None:
+def test_limits_per_minute_and_per_day_are_explained() -> None:
     limits = {"requests_per_minute": 120, "tokens_per_minute": 9000, "tokens_per_day": 5_000_000}
     tenant = {"name": "team-a", "key_hashes": [digest("a")], **limits}
     said = explain(parsed(tenant=[tenant]))
-    assert "120 requests a minute; 9000 tokens a minute; 5000000 tokens a day" in said
+    assert "120 requests per minute; 9000 tokens per minute; 5000000 tokens per day" in said
 
 
-def test_it_says_who_serves_what() -> None:
+def test_backends_and_aliases_are_explained() -> None:
     text = explain(
         parsed(
             model=[{"name": "qwen3", "aliases": ["gpt-4o"]}],
@@ -59,11 +60,11 @@ def test_it_says_who_serves_what() -> None:
         )
     )
     assert "gpu0 at http://127.0.0.1:8081: qwen3; 1 slot\n" in text
-    assert "local started as llama-server: tiny; as many slots as it says" in text
+    assert "local started as llama-server: tiny; as many slots as it reports" in text
     assert "qwen3 also answers to gpt-4o" in text
 
 
-def test_it_says_what_is_loaded_when() -> None:
+def test_loading_and_groups_are_explained() -> None:
     own = {"command": ["llama-server"], "group": "gpu"}
     text = explain(
         parsed(
@@ -74,11 +75,11 @@ def test_it_says_what_is_loaded_when() -> None:
             group=[{"name": "gpu"}],
         )
     )
-    assert "; loaded at the first request; shares the room of gpu; unloaded after 600 s without a" in text
+    assert "; loaded at the first request; in the group gpu; unloaded after 600 s without a" in text
     assert "group gpu: at most 1 loaded at a time" in text
 
 
-def test_it_says_what_bounds_waiting_and_streams() -> None:
+def test_limits_of_queue_and_streams_are_explained() -> None:
     text = explain(
         parsed(
             admission={"max_queue": 7, "queue_timeout_s": 2.5, "max_queue_bytes": 2048},
@@ -86,14 +87,14 @@ def test_it_says_what_bounds_waiting_and_streams() -> None:
             timeouts={"total_s": 100},
         )
     )
-    assert "at most 7 requests a model; 2 KiB of bodies in all" in text
-    assert "each for at most 2.5 s" in text
-    assert "no signs of life of our own" in text
-    assert "cut after 9 s" in text
+    assert "at most 7 requests per model; 2 KiB of request bodies in total" in text
+    assert "each request waits at most 2.5 s" in text
+    assert "no keep-alives" in text
+    assert "disconnected after 9 s" in text
     assert "the whole answer within 100 s" in text
 
 
-def test_it_repeats_no_hash() -> None:
+def test_hashes_are_not_shown() -> None:
     settings = parsed(
         server={"operator_key_hashes": [digest("f")]}, tenant=[{"name": "a", "key_hashes": [digest("a")]}]
     )
@@ -104,14 +105,14 @@ def test_it_repeats_no_hash() -> None:
 @pytest.mark.parametrize(
     ("store", "place"),
     [
-        ("none", "nothing: usage is not recorded"),
+        ("none", "no usage records"),
         ("sqlite:///slotgate.db", "in the file slotgate.db"),
         ("sqlite:////var/lib/usage.db", "in the file /var/lib/usage.db"),
         ("postgresql://me:s3cret@db:5433/usage?password=s3cret", "in postgresql://db:5433/usage"),
         ("postgresql:///usage?host=/run/s3cret", "in postgresql:///usage"),
     ],
 )
-def test_it_says_where_records_go_and_repeats_no_password(store: str, place: str) -> None:
+def test_the_store_is_shown_without_its_password(store: str, place: str) -> None:
     text = explain(parsed(usage={"store": store}))
     assert text.endswith(f"{place}\n")
     assert "s3cret" not in text

@@ -1,4 +1,4 @@
-"""Faults: all at once, each where an operator finds it, in words, without secrets."""
+"""Faults are reported all at once, each with a place that the operator finds, and without secrets."""
 
 import pytest
 
@@ -42,13 +42,13 @@ def test_all_faults_are_reported_at_once() -> None:
     } == {fault.split(": ")[0] for fault in faults}
 
 
-def test_the_error_has_one_line_a_fault() -> None:
+def test_the_error_has_one_line_per_fault() -> None:
     with pytest.raises(SettingsError) as caught:
         parse({"server": {"port": -1, "host\nx": "a\nb"}, "timeouts": {"total_s": "a\nb"}}, {})
     assert 4 == len(caught.value.faults) == len(str(caught.value).splitlines())
 
 
-def test_a_table_is_named_by_its_name_and_else_by_its_position() -> None:
+def test_a_table_is_shown_by_its_name_or_else_by_its_position() -> None:
     tables = [{"name": "a", "weight": 0}, {"weight": 0}, {"name": 5}, {"name": "twice"}, {"name": "twice"}]
     places = {fault.split(": ")[0] for fault in faults_in(tenant=tables)}
     assert {'tenant "a".weight', "tenant[1].name", "tenant[1].weight", "tenant[2].name"} <= places
@@ -71,12 +71,12 @@ def test_a_table_is_named_by_its_name_and_else_by_its_position() -> None:
         ({"tenant": [5]}, "tenant[0]: must be a table, written [[tenant]], not 5"),
     ],
 )
-def test_what_has_no_place_is_told_where_it_belongs(tables: dict[str, object], fault: str) -> None:
+def test_an_unknown_key_or_table_gets_a_suggestion(tables: dict[str, object], fault: str) -> None:
     assert [fault] == faults_in(**tables)
 
 
 def test_a_faulty_value_does_not_cause_further_faults() -> None:
-    """Neither url is usable, but each was given: that one is needed would be wrong to say."""
+    """Both backends have an unusable url or command. That one is missing would be wrong to say."""
     faults = faults_of({"backend": [{"name": "x", "url": 5}, {"name": "y", "command": "llama-server"}]})
     assert [fault.split(": ")[0] for fault in faults] == ['backend "x".url', 'backend "y".command']
 
@@ -86,7 +86,7 @@ def test_a_long_value_is_shortened() -> None:
     assert len(fault) < 200
 
 
-def test_a_key_in_the_place_of_its_hash_is_not_repeated() -> None:
+def test_a_key_written_in_place_of_its_hash_is_not_repeated() -> None:
     data = {
         "server": {"operator_key_hashes": [PLAIN_KEY], "cors_origins": []},
         "tenant": [{"name": "a", "key_hashes": PLAIN_KEY}, {"name": "b", "key_hashes": [PLAIN_KEY]}],
@@ -98,7 +98,7 @@ def test_a_key_in_the_place_of_its_hash_is_not_repeated() -> None:
     assert PLAIN_KEY not in "\n".join(faults)
 
 
-def test_hashes_and_stores_do_not_print() -> None:
+def test_hashes_are_hidden_in_repr() -> None:
     settings = parsed(
         server={"operator_key_hashes": [digest("f")]},
         tenant=[{"name": "a", "key_hashes": [digest("a"), digest("b")]}],

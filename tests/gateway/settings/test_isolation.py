@@ -1,4 +1,4 @@
-"""Where `isolate_cache = true` can be promised, and where it is refused."""
+"""`isolate_cache = true` is accepted where the backends can isolate, and refused elsewhere."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def refused(*backends: dict[str, Any], **members: object) -> list[str]:
     return faults_of({"tenant": [tenant(**members)], "backend": list(backends)})
 
 
-def test_it_is_accepted_where_all_that_the_tenant_may_use_are_processes_of_our_own() -> None:
+def test_it_is_accepted_if_the_gateway_starts_all_backends_of_the_tenant() -> None:
     assert refused(OWN) == []
     assert refused(OWN, FOREIGN, models=["m"]) == []
 
@@ -28,9 +28,9 @@ def test_it_is_accepted_where_all_that_the_tenant_may_use_are_processes_of_our_o
 @pytest.mark.parametrize(
     ("backend", "why"),
     [
-        (FOREIGN, 'backend "far", which is no process of the gateway\'s own'),
-        ({**FOREIGN, "models": []}, 'backend "far", which is no process of the gateway\'s own'),
-        ({**OWN, "shared": True}, 'backend "own", which is shared with others'),
+        (FOREIGN, 'backend "far", which the gateway does not start itself'),
+        ({**FOREIGN, "models": []}, 'backend "far", which the gateway does not start itself'),
+        ({**OWN, "shared": True}, 'backend "own", which is shared with other programs'),
         (
             {**OWN, "command": ["llama-server", "-cram", "64"]},
             'backend "own", whose command sets --cache-ram',
@@ -38,14 +38,14 @@ def test_it_is_accepted_where_all_that_the_tenant_may_use_are_processes_of_our_o
         ({**OWN, "command": ["llama-server", "--cache-ram=64"]}, "whose command sets --cache-ram"),
         (
             {**OWN, "command": ["llama-server", "-mm", "eyes.gguf"]},
-            "--mmproj, with which no slot can be erased",
+            "--mmproj, and then llama-server erases no slot",
         ),
-        ({**OWN, "slots": 1}, 'backend "own", whose slots are counted by hand'),
+        ({**OWN, "slots": 1}, 'backend "own", which sets slots'),
     ],
 )
-def test_it_is_refused_on_a_backend_where_it_cannot_be_kept(backend: dict[str, object], why: str) -> None:
+def test_it_is_refused_on_a_backend_that_cannot_isolate(backend: dict[str, object], why: str) -> None:
     [fault] = refused(backend)
-    assert fault.startswith('tenant "a".isolate_cache: cannot be promised on ')
+    assert fault.startswith('tenant "a".isolate_cache: is not possible on ')
     assert why in fault
 
 
@@ -53,7 +53,7 @@ def test_best_effort_is_accepted_everywhere() -> None:
     assert refused(OWN, FOREIGN, isolate="best-effort") == []
 
 
-def test_a_backend_whose_models_are_asked_of_it_may_serve_any() -> None:
+def test_a_backend_without_listed_models_may_serve_any_model() -> None:
     [fault] = refused(OWN, {**FOREIGN, "models": []}, models=["m"])
     assert "far" in fault
 
@@ -62,17 +62,17 @@ def settings(*tenants: dict[str, Any]) -> Settings:
     return parse({"tenant": tenants, "backend": [OWN, FOREIGN]}, {})
 
 
-def test_only_backends_that_such_a_tenant_may_use_are_asked_for_it() -> None:
+def test_only_backends_of_isolated_tenants_have_to_isolate() -> None:
     assert isolating(settings(tenant(models=["m"]))) == {"own"}
     assert isolating(settings(tenant("best-effort"))) == set()
     assert isolating(settings(tenant(False))) == set()
 
 
-def test_processes_that_were_not_started_for_it_are_not_promised_to_keep_it() -> None:
+def test_a_reload_cannot_add_isolation_to_running_processes() -> None:
     without, with_it = settings(tenant(False)), settings(tenant(models=["m"]))
     check_isolation_goes_on(with_it, with_it)
     check_isolation_goes_on(with_it, without)
-    with pytest.raises(SettingsError, match=r'tenant "a".isolate_cache: needs other processes of own'):
+    with pytest.raises(SettingsError, match=r'tenant "a".isolate_cache: needs a new process of own'):
         check_isolation_goes_on(without, with_it)
 
 

@@ -1,4 +1,4 @@
-"""docs/llama-swap.md: what is written in its example is what the gateway reads."""
+"""The example in docs/llama-swap.md is a configuration that the gateway accepts."""
 
 import re
 from pathlib import Path
@@ -25,10 +25,10 @@ def test_the_converted_example_is_accepted(tmp_path: Path) -> None:
     assert settings.models[0].aliases == ("gpt-4o",)
 
 
-def test_every_setting_of_processes_is_explained_there() -> None:
+def test_every_process_setting_is_on_the_page() -> None:
     assert [key for key in OF_COMMANDS if f"`{key}" not in PAGE and f"{key} =" not in PAGE] == []
 
 
-def test_the_times_on_the_page_are_those_of_the_code() -> None:
+def test_the_times_on_the_page_are_those_in_the_code() -> None:
     assert f"stays for {RESIDENCE_S:g} s at least" in PAGE
     assert (REST_S, "a minute later" in PAGE) == (60.0, True)

@@ -1,4 +1,4 @@
-"""From a file: what cannot be read, what is no TOML, and that nothing but SettingsError is raised."""
+"""Loading a file: unreadable files and broken TOML are faults, and only SettingsError is ever raised."""
 
 import datetime
 import string
@@ -49,7 +49,7 @@ def test_a_file_from_a_windows_editor_is_read_too(tmp_path: Path, text: str) -> 
         (b"a = '\xff'", "", "is not UTF-8 text at byte 5"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_where(
+def test_broken_toml_is_reported_with_its_position(
     tmp_path: Path, text: str | bytes, where: str, message: str
 ) -> None:
     path = written(tmp_path, text)
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     assert faults_in_file(tmp_path) == [(f"{tmp_path}", "cannot be read: Is a directory")]
 
 
-def test_a_fault_in_a_table_of_a_file_has_its_name(tmp_path: Path) -> None:
+def test_a_fault_in_a_repeated_table_names_the_table(tmp_path: Path) -> None:
     text = MINIMAL + '[[tenant]]\nname = "team-a"\nkey_hashes = []\nweight = 0\n'
     [(place, _)] = faults_in_file(written(tmp_path, text))
     assert place == 'tenant "team-a".weight'
@@ -90,7 +90,7 @@ values = st.recursive(
 
 
 def tables(top: str) -> st.SearchStrategy[object]:
-    """Values for one top-level key, most of them nearly right."""
+    """Values for one top-level key; most of them are nearly right."""
     found = spot((top,))
     assert found is not None
     assert found.table is not None
@@ -116,9 +116,7 @@ variables = st.builds(
 
 @settings(deadline=None, max_examples=300)
 @given(documents, st.dictionaries(variables, texts, max_size=3))
-def test_whatever_is_written_only_a_settings_error_is_raised(
-    data: dict[str, object], environ: dict[str, str]
-) -> None:
+def test_any_document_raises_only_settings_errors(data: dict[str, object], environ: dict[str, str]) -> None:
     for fault in faults_of(data, environ):
         assert len(fault.splitlines()) == 1
 
@@ -130,6 +128,6 @@ contents = st.one_of(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents)
-def test_whatever_the_file_holds_only_a_settings_error_is_raised(tmp_path: Path, content: bytes) -> None:
+def test_any_file_content_raises_only_settings_errors(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SettingsError):
         load(written(tmp_path, content), {})

@@ -1,4 +1,4 @@
-"""Texts with a form of their own: hosts, origins, URLs, names."""
+"""Settings whose text has a format: hosts, origins, URLs, names."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_loopback_host_needs_no_tenants(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "::ffff:127.0.0.1", "localhost.example"]
 )
-def test_any_other_host_needs_tenants_or_consent(host: str) -> None:
+def test_any_other_host_needs_tenants_or_allow_anonymous(host: str) -> None:
     [fault] = faults_in(server={"host": host})
     assert fault.startswith("server.host: ")
     assert "allow_anonymous" in fault
@@ -57,9 +57,9 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://a:443", "http://a:80"])
-def test_an_origin_with_the_scheme_s_own_port_would_never_match(origin: str) -> None:
+def test_an_origin_with_the_default_port_is_refused(origin: str) -> None:
     [fault] = faults_in(server={"cors_origins": [origin]})
-    assert "they leave out the scheme's own port" in fault
+    assert "they leave out the default port" in fault
 
 
 @pytest.mark.parametrize(

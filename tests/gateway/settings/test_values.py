@@ -1,4 +1,4 @@
-"""Single values: their types, their limits, and the sentences that refuse them."""
+"""Single values: their types, their limits, and the messages that refuse them."""
 
 import math
 from pathlib import Path
@@ -31,13 +31,13 @@ TIMES = [f"{top}.{key}" for top in keys(Settings) for key in keys_of(top) if key
 
 
 def place_of(time: str) -> str:
-    """How a fault names the place: a table of a list by its name."""
+    """The place as a fault shows it: a repeated table by its name."""
     top, key = time.split(".")
     return f'{top} "{TABLES[top]["name"]}".{key}' if top in TABLES else time
 
 
 def faults_with(time: str, value: object) -> list[str]:
-    """The faults of a configuration in which only this time is set."""
+    """The faults of a configuration that sets only this time."""
     top, key = time.split(".")
     table = {**TABLES.get(top, {}), key: value}
     found = faults_in(**{top: [table] if top in TABLES else table})
@@ -49,7 +49,7 @@ def smallest(time: str) -> float:
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_a_time_that_is_not_set_is_finite(time: str) -> None:
+def test_the_default_of_a_time_is_finite(time: str) -> None:
     top, key = time.split(".")
     assert smallest(time) <= keys_of(top)[key].default <= LONGEST_S
 
@@ -84,7 +84,7 @@ def test_zero_is_allowed_where_it_means_something(time: str) -> None:
         ({}, "a table"),
     ],
 )
-def test_a_time_that_is_no_positive_finite_number_is_refused(time: str, value: object, found: str) -> None:
+def test_a_time_that_is_not_a_positive_finite_number_is_refused(time: str, value: object, found: str) -> None:
     [fault] = faults_with(time, value)
     assert fault.startswith(f"{place_of(time)}: must be a number of ")
     assert f" from {smallest(time)} to " in fault
@@ -118,7 +118,7 @@ def test_a_time_may_be_a_fraction_and_a_whole_number(time: str) -> None:
         ({"cors_origins": [1]}, "server.cors_origins[0]: must be text, not 1"),
     ],
 )
-def test_a_wrong_value_is_told_what_would_be_right(table: dict[str, object], fault: str) -> None:
+def test_a_fault_says_which_values_are_allowed(table: dict[str, object], fault: str) -> None:
     assert [fault] == faults_in(server=table)
 
 
@@ -142,12 +142,12 @@ def test_a_stream_buffer_is_at_least_64_kib() -> None:
 
 
 @pytest.mark.parametrize("value", [True, False, "best-effort"])
-def test_isolation_is_a_truth_or_best_effort(value: object) -> None:
+def test_isolation_is_true_false_or_best_effort(value: object) -> None:
     faults = faults_in(tenant=[{"name": "a", "key_hashes": [], "isolate_cache": value}])
     assert not any("must be" in fault for fault in faults)
 
 
-def test_isolation_is_nothing_else() -> None:
+def test_any_other_isolation_is_refused() -> None:
     expected = ['tenant "a".isolate_cache: must be true, false or "best-effort", not \'yes\'']
     assert expected == faults_in(tenant=[{"name": "a", "key_hashes": [], "isolate_cache": "yes"}])
 

@@ -1,7 +1,9 @@
-"""What is agreed and not built: such a setting is refused, as long as it asks for more than its default.
+"""Settings that exist and whose feature does not: every value but the default is refused.
 
-The one place to change when a part is built is the table: delete its row.
+When the feature is built, delete its row of `UNSUPPORTED`: nothing else has to change.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -12,15 +14,21 @@ from slotgate.gateway.settings.places import Loc
 from slotgate.gateway.settings.schema import keys
 from slotgate.gateway.settings.values import Table
 
-NOT_YET: Mapping[str, str] = MappingProxyType(
+__all__ = ["UNSUPPORTED", "WITHOUT_EFFECT", "unsupported_findings"]
+
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "admission.store": 'slots are counted in one process, so the only store is "memory"',
     }
 )
+"""Setting -> why it is refused."""
+
+WITHOUT_EFFECT = frozenset({"admission.on_store_loss", "admission.lease_ttl_s"})
+"""Settings that are accepted and do nothing, because they belong to a feature in `UNSUPPORTED`."""
 
 
-def not_yet_findings(settings: Settings, refused: Mapping[str, str] = NOT_YET) -> Iterator[Finding]:
-    """A finding for every value that asks for something in `refused`."""
+def unsupported_findings(settings: Settings, refused: Mapping[str, str] = UNSUPPORTED) -> Iterator[Finding]:
+    """Yield a finding for every setting of `refused` whose value is not its default."""
     for place, reason in refused.items():
         top, _, key = place.partition(".")
         for loc, table in _tables(settings, top) if key else [((), settings)]:

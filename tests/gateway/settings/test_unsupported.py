@@ -1,8 +1,8 @@
-"""What is agreed and not built is refused by name, and nothing else is."""
+"""Settings of features that are not built are refused by name, and no other setting is."""
 
 import pytest
 
-from slotgate.gateway.settings import NOT_YET, Settings
+from slotgate.gateway.settings import UNSUPPORTED, Settings
 from slotgate.gateway.settings.schema import keys, spot
 from tests.support.configurations import BACKEND, digest, faults_of, with_backend
 
@@ -10,21 +10,16 @@ COMMAND = {"name": "x", "command": ["llama-server"]}
 TENANT = {"name": "t", "key_hashes": [digest("a")]}
 REFUSED: dict[str, dict[str, object]] = {
     "admission.store": {"admission": {"store": "redis://host:6379/0"}},
-    "tenant.key": {"tenant": [{"name": "t", "key": [{"name": "ci", "hash": digest("a")}]}]},
-    "tenant.requests_per_minute": {"tenant": [{**TENANT, "requests_per_minute": 1}]},
-    "tenant.tokens_per_minute": {"tenant": [{**TENANT, "tokens_per_minute": 1}]},
-    "tenant.tokens_per_day": {"tenant": [{**TENANT, "tokens_per_day": 1}]},
-    "tenant.isolate_cache": {"tenant": [{**TENANT, "isolate_cache": True}]},
 }
 
 
-@pytest.mark.parametrize("place", NOT_YET)
-def test_a_part_that_is_not_built_is_refused(place: str) -> None:
+@pytest.mark.parametrize("place", UNSUPPORTED)
+def test_an_unsupported_setting_is_refused(place: str) -> None:
     faults = faults_of(with_backend(**REFUSED[place]))
-    assert any(fault.endswith(f"is not supported yet: {NOT_YET[place]}") for fault in faults)
+    assert any(fault.endswith(f"is not supported yet: {UNSUPPORTED[place]}") for fault in faults)
 
 
-def test_the_default_of_a_part_that_is_not_built_may_be_written_down() -> None:
+def test_the_default_of_an_unsupported_setting_is_accepted() -> None:
     tenant = {**TENANT, "key": [], "isolate_cache": False}
     command = {**COMMAND, "load": "start", "idle_unload_s": 0, "group": ""}
     data = {
@@ -36,8 +31,8 @@ def test_the_default_of_a_part_that_is_not_built_may_be_written_down() -> None:
     assert faults_of(data) == []
 
 
-@pytest.mark.parametrize("place", NOT_YET)
-def test_a_row_of_the_table_names_a_key_that_exists(place: str) -> None:
+@pytest.mark.parametrize("place", UNSUPPORTED)
+def test_every_unsupported_setting_exists(place: str) -> None:
     top, _, key = place.partition(".")
     assert top in keys(Settings)
     found = spot((top,))
@@ -46,7 +41,7 @@ def test_a_row_of_the_table_names_a_key_that_exists(place: str) -> None:
     assert not key or key in keys(found.table)
 
 
-def test_everything_else_of_the_contract_is_accepted() -> None:
+def test_every_other_setting_is_accepted() -> None:
     data = {
         "tenant": [
             {
