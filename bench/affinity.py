@@ -23,7 +23,7 @@ import orjson
 
 from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.backends.affinity import Affinity
-from slotgate.gateway.server.listener import Server
+from slotgate.gateway.server.listener import Listener
 from slotgate.gateway.settings import parse
 
 __all__ = ["main"]
@@ -83,7 +83,7 @@ async def _talk(urls: list[str], seed: int) -> Seen:
     seen = Seen()
     at_once = asyncio.Semaphore(AT_ONCE)
     async with assemble(settings) as (app, parts):
-        server = Server(app, settings.server)
+        server = Listener(app, settings.server)
         await server.listen()
         while not all(backend.pool.admitting for backend in parts.runtime.fleet.backends.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -25,7 +25,7 @@ from slotgate.gateway.streaming.buffer_budget import BufferBudget
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import Relay
-from slotgate.gateway.upstream import Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream import UpstreamExchange, UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
 
 __all__ = ["CHUNKED", "Client", "Line"]
@@ -84,7 +84,7 @@ class Line:
         return f"<Line {self.relay!r}>"
 
     async def __aenter__(self) -> Self:
-        self.relay.start(cast("UpstreamTransport", self._backend), Outgoing(b"", ()))
+        self.relay.start(cast("UpstreamTransport", self._backend), UpstreamRequest(b"", ()))
         self.pump: asyncio.Task[None] = self._loop.create_task(self.out.pump(lambda: self.relay.over))
         await asyncio.sleep(0)
         return self
@@ -181,9 +181,9 @@ class _Backend:
         self.connection = UpstreamConnection(loop)
         self.connection.connection_made(_Socket())
 
-    def begin(self, _: Outgoing, sink: Sink) -> Exchange:
+    def begin(self, _: UpstreamRequest, sink: Sink) -> UpstreamExchange:
         self.connection.send(b"", (), sink)
-        return Exchange(self.connection)
+        return UpstreamExchange(self.connection)
 
 
 class _Socket(asyncio.Transport):

@@ -21,7 +21,7 @@ from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.auth.keys import KeyRing
 from slotgate.gateway.http.context import Caller, TenantIdentity
 from slotgate.gateway.processes.managed import ManagedProcesses
-from slotgate.gateway.server.listener import ListenError, Server
+from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.open_files import allow_connections
 from slotgate.gateway.server.signals import stop_signals
 from slotgate.gateway.settings import Settings, SettingsError, TenantSettings
@@ -89,7 +89,7 @@ async def _serve(
             )
             async with assembled as (app, parts):
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
-                server = Server(app, settings.server)
+                server = Listener(app, settings.server)
                 await server.listen()
                 log.info("listening", url=server.url)
                 _settle_the_collector()

@@ -23,8 +23,8 @@ from slotgate.gateway.backends.kv_sharing import kv_unified_from_sizes
 from slotgate.gateway.backends.state import NEXT, BackendState
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body
-from slotgate.gateway.upstream import Outgoing, UpstreamTransport
-from slotgate.gateway.upstream.transport import Address
+from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
 
 __all__ = ["Backend", "BackendState", "Hold"]
 
@@ -72,10 +72,12 @@ class Backend:
         self._start_timeout_s = start_timeout_s
         self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
         self.transport = UpstreamTransport(
-            Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
+            BackendAddress.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
         )
         self._control = UpstreamTransport(
-            Address.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s, keep_idle=False
+            BackendAddress.of(self.base_url, unix_socket),
+            connect_timeout_s=connect_timeout_s,
+            keep_idle=False,
         )
         self._questions: dict[str, httpx.Request] = {}
         self._starts: dict[str, bytes] = {}
@@ -120,7 +122,7 @@ class Backend:
         self.base_url = httpx.URL(url)
         self._forget_requests()
         for transport in (self.transport, self._control):
-            transport.move_to(Address.of(self.base_url, None))
+            transport.move_to(BackendAddress.of(self.base_url, None))
 
     def adjust(
         self,
@@ -263,7 +265,7 @@ class Backend:
             extensions={"body": body},
         )
 
-    def outgoing(self, path: str, body: Body, headers: Headers) -> Outgoing:
+    def outgoing(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
         """The same for a stream."""
         start = self._starts.get(path)
         if start is None:
@@ -272,7 +274,7 @@ class Backend:
             start = self._starts[path] = b"\r\n".join(lines)
         lines = [start, *[b"%s: %s" % pair for pair in headers]]
         size = sum(map(len, body))
-        return Outgoing(b"%s\r\ncontent-length: %d\r\n\r\n" % (b"\r\n".join(lines), size), body)
+        return UpstreamRequest(b"%s\r\ncontent-length: %d\r\n\r\n" % (b"\r\n".join(lines), size), body)
 
     def _own_key(self) -> Headers:
         return [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []

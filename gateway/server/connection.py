@@ -37,14 +37,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
 from slotgate.gateway.server.chunk_writer import ChunkWriter
-from slotgate.gateway.server.connection_registry import Admittance, Connections
+from slotgate.gateway.server.connection_registry import Admittance, ConnectionRegistry
 from slotgate.gateway.server.http10 import close_delimited
 from slotgate.gateway.server.request_head import check_size, check_target, too_large, without_upgrade
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-__all__ = ["Phase", "Protocol"]
+__all__ = ["ClientConnection", "ConnectionPhase"]
 
 LINGER_S = 5.0
 """How long the rest of a request that was answered already is read over, at most."""
@@ -59,7 +59,7 @@ MAX_AHEAD_BYTES = 64 * 1024
 log = structlog.stdlib.get_logger(__name__)
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     IDLE = "idle"
     HEAD = "head"
     ANSWERING = "answering"
@@ -77,10 +77,10 @@ class CycleTransport:
     close: Callable[[], None]
 
 
-class Protocol(HttpToolsProtocol):
-    def __init__(self, config: Config, connections: Connections) -> None:
+class ClientConnection(HttpToolsProtocol):
+    def __init__(self, config: Config, connections: ConnectionRegistry) -> None:
         super().__init__(config, connections, app_state={})
-        self.phase = Phase.IDLE
+        self.phase = ConnectionPhase.IDLE
         self._all = connections
         self._limits = connections.settings
         self.writer: ChunkWriter | None = None
@@ -99,7 +99,7 @@ class Protocol(HttpToolsProtocol):
 
     def __repr__(self) -> str:
         behind = f"{len(self.pipeline)} pipelined, {len(self._ahead)} bytes ahead"
-        return f"<Protocol {self.phase.value}, {behind}>"
+        return f"<ClientConnection {self.phase.value}, {behind}>"
 
     # -- the connection
 
@@ -112,13 +112,13 @@ class Protocol(HttpToolsProtocol):
         elif admittance is Admittance.REFUSED:
             message = f"{self._limits.max_connections} connections are open, which is as many as may be"
             self._refusal = CapacityError(503, "too_many_connections", message)
-            self._enter(Phase.IDLE, REFUSED_S, self._close)
+            self._enter(ConnectionPhase.IDLE, REFUSED_S, self._close)
         else:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """uvicorn tells only the request that came last, not the one that is running."""
-        self._enter(Phase.LEAVING)
+        self._enter(ConnectionPhase.LEAVING)
         self._client_gone()
         super().connection_lost(exc)
         self._all.closed()
@@ -126,12 +126,12 @@ class Protocol(HttpToolsProtocol):
     def eof_received(self) -> None:
         """Gone now: the transport closes itself, but only when it is rid of what is unsent."""
         self._flush_head()
-        self._enter(Phase.LEAVING, FLUSH_S, self.transport.abort)
+        self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self._client_gone()
 
     def data_received(self, data: bytes) -> None:
         """uvicorn parses whatever comes, and pauses reading behind a pipelined request."""
-        if self.phase in (Phase.LEAVING, Phase.LAST):
+        if self.phase in (ConnectionPhase.LEAVING, ConnectionPhase.LAST):
             return
         if self._refusal is not None:
             self._refuse(self._refusal)
@@ -144,9 +144,9 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """uvicorn closes a connection on which a head is just arriving as if it were idle."""
-        if self.phase is Phase.ANSWERING:
+        if self.phase is ConnectionPhase.ANSWERING:
             self.cycle.keep_alive = False
-        elif self.phase not in (Phase.HEAD, Phase.LAST):
+        elif self.phase not in (ConnectionPhase.HEAD, ConnectionPhase.LAST):
             self._close()
 
     # -- the parser
@@ -170,8 +170,8 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         ways_out = {"slotgate.abort": self.transport.abort, "slotgate.hang_up": self._hang_up}
         cast("dict[str, Any]", self.scope)["extensions"] = ways_out
-        if self.phase is Phase.IDLE:
-            self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_late)
+        if self.phase is ConnectionPhase.IDLE:
+            self._enter(ConnectionPhase.HEAD, self._limits.header_timeout_s, self._head_late)
 
     def on_headers_complete(self) -> None:
         """An error raised here, as in every callback, stops the parser and is answered by `_feed`."""
@@ -185,7 +185,7 @@ class Protocol(HttpToolsProtocol):
         check_target(self.url)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _too_much_ahead()
-        self._enter(Phase.ANSWERING)
+        self._enter(ConnectionPhase.ANSWERING)
         super().on_headers_complete()
         self.headers = []  # what comes now are trailers, and uvicorn would add them to the request's headers
         if self._all.draining:
@@ -201,7 +201,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._silent_bytes = 0
         super().on_message_complete()
-        if self.phase is Phase.DISCARDING:
+        if self.phase is ConnectionPhase.DISCARDING:
             self._rest(self._limits.keep_alive_s)
 
     # -- the answers
@@ -244,7 +244,7 @@ class Protocol(HttpToolsProtocol):
         answered early for as long as it comes."""
         self._all.total_requests += 1
         answered, self._running = self._running, None
-        if self.phase is Phase.LEAVING:
+        if self.phase is ConnectionPhase.LEAVING:
             return
         self.flow.resume_reading()
         if self.pipeline:
@@ -254,19 +254,19 @@ class Protocol(HttpToolsProtocol):
         elif self.expect_100_continue:  # what comes next may be the body, or a request in its place
             self._linger()
         else:
-            self._enter(Phase.DISCARDING, LINGER_S, self._close)
+            self._enter(ConnectionPhase.DISCARDING, LINGER_S, self._close)
         if self._ahead:
             data, self._ahead = bytes(self._ahead), bytearray()
             self.data_received(data)
 
     def _is_leaving(self) -> bool:
-        return self.phase is Phase.LEAVING or self.transport.is_closing()
+        return self.phase is ConnectionPhase.LEAVING or self.transport.is_closing()
 
     def _answered_last(self) -> None:
         """A cycle closes the connection: it was asked to, or its application failed."""
-        if self.phase is Phase.LEAVING:
+        if self.phase is ConnectionPhase.LEAVING:
             return
-        if self.phase is Phase.LAST or not _whole(self._running):
+        if self.phase is ConnectionPhase.LAST or not _whole(self._running):
             self._linger()
         else:
             self._close()
@@ -279,10 +279,10 @@ class Protocol(HttpToolsProtocol):
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
             owed[-1].keep_alive = False  # with it the connection ends, whatever is behind it
-            self._enter(Phase.LAST)
+            self._enter(ConnectionPhase.LAST)
             self._ahead.clear()
             return
-        if self.phase is not Phase.DISCARDING and (running is None or not running.response_started):
+        if self.phase is not ConnectionPhase.DISCARDING and (running is None or not running.response_started):
             self.transport.write(self._all.refusal(error, self.client))
         self._client_gone()
         self._linger()
@@ -320,7 +320,9 @@ class Protocol(HttpToolsProtocol):
 
     # -- phases
 
-    def _enter(self, phase: Phase, seconds: float = 0.0, otherwise: Callable[[], None] | None = None) -> None:
+    def _enter(
+        self, phase: ConnectionPhase, seconds: float = 0.0, otherwise: Callable[[], None] | None = None
+    ) -> None:
         """`otherwise` is called if the phase is not left within so many seconds."""
         if self._timer is not None:
             self._timer.cancel()
@@ -329,21 +331,21 @@ class Protocol(HttpToolsProtocol):
         self.phase = phase
 
     def _rest(self, seconds: float) -> None:
-        self._enter(Phase.IDLE, seconds, self._close)
+        self._enter(ConnectionPhase.IDLE, seconds, self._close)
         self._all.idle[self] = None
 
     def _linger(self) -> None:
         """Close our half and read over what still comes: bytes that nobody reads would make the kernel reset
         the connection, and a reset can overtake the answer (RFC 9112, 9.6)."""
         self._flush_head()
-        self._enter(Phase.LEAVING, LINGER_S, self._close)
+        self._enter(ConnectionPhase.LEAVING, LINGER_S, self._close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _close(self) -> None:
         """Close once all is sent, or when that takes too long; uvicorn waits for ever."""
         self._flush_head()
-        self._enter(Phase.LEAVING, FLUSH_S, self.transport.abort)
+        self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self.transport.close()
 
 

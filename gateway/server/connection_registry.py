@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -20,25 +20,31 @@ from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.settings import ServerSettings
 from slotgate.gateway.telemetry.log_limiter import LogLimiter
 
-if TYPE_CHECKING:
-    from slotgate.gateway.server.connection import Protocol
-
-__all__ = ["Admittance", "Connections"]
+__all__ = ["Admittance", "ConnectionRegistry", "RegisteredConnection"]
 
 log = structlog.stdlib.get_logger(__name__)
 SPARE = 64
-"""Connections beyond the limit that may be open to be told that they are too many."""
+"""Connections that may be open beyond the limit, so that each can be told that there are too many."""
+
+
+class RegisteredConnection(Protocol):
+    """A client connection, as far as the registry needs to know it."""
+
+    transport: asyncio.Transport
+
+    def shutdown(self) -> None:
+        """Close now if idle, else after the answers that are under way."""
 
 
 class Admittance(Enum):
-    """What is to become of a new connection."""
+    """The registry's decision about a new connection."""
 
     SERVED = "served"
     REFUSED = "refused"
     DROPPED = "dropped"
 
 
-class Connections(ServerState):
+class ConnectionRegistry(ServerState):
     """uvicorn's state of a server, and what it lacks. Belongs to the running event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -46,7 +52,7 @@ class Connections(ServerState):
         self.settings = settings
         self.draining = False
         """Every answer is the last one of its connection."""
-        self.idle: dict[Protocol, None] = {}
+        self.idle: dict[RegisteredConnection, None] = {}
         """In the order in which they became idle."""
         self.refused: Counter[str] = Counter()
         """Answers given without the application, by error code."""
@@ -56,7 +62,7 @@ class Connections(ServerState):
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open"
-        return f"<Connections {state}, {len(self.connections)}, {len(self.idle)} idle>"
+        return f"<ConnectionRegistry {state}, {len(self.connections)}, {len(self.idle)} idle>"
 
     def opened(self) -> Admittance:
         """A connection was made and is in `connections`. Makes room for it by closing an idle one."""
@@ -116,5 +122,5 @@ class Connections(ServerState):
             connection.transport.abort()
         self._line_budget.flush()
 
-    def _all(self) -> list[Protocol]:
-        return cast("list[Protocol]", list(self.connections))
+    def _all(self) -> list[RegisteredConnection]:
+        return cast("list[RegisteredConnection]", list(self.connections))

@@ -15,11 +15,11 @@ from email.utils import formatdate
 from starlette.types import ASGIApp
 from uvicorn import Config
 
-from slotgate.gateway.server.connection import Protocol
-from slotgate.gateway.server.connection_registry import Connections
+from slotgate.gateway.server.connection import ClientConnection
+from slotgate.gateway.server.connection_registry import ConnectionRegistry
 from slotgate.gateway.settings import ServerSettings
 
-__all__ = ["ListenError", "Server"]
+__all__ = ["ListenError", "Listener"]
 
 CUT_S = 1.0
 """How long streams that are cut may take to tell their clients, and requests to clean up."""
@@ -29,20 +29,20 @@ class ListenError(Exception):
     """The server cannot listen as it is told to; says why in a sentence."""
 
 
-class Server:
+class Listener:
     """Belongs to the running event loop. `listen`, then `drain` or `close`."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.url = ""
         """Where it listens; empty before."""
-        self.connections = Connections(settings)
+        self.connections = ConnectionRegistry(settings)
         self._settings = settings
         self._config = _config(app, settings)
         self._listener: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Server {self.url or 'not listening'} {self.connections!r}>"
+        return f"<Listener {self.url or 'not listening'} {self.connections!r}>"
 
     async def listen(self) -> None:
         """Accept connections from now on. Raises `ListenError`."""
@@ -51,7 +51,7 @@ class Server:
         try:
             self._config.load()
             self._listener = await loop.create_server(
-                lambda: Protocol(self._config, self.connections),
+                lambda: ClientConnection(self._config, self.connections),
                 settings.host,
                 settings.port,
                 ssl=self._config.ssl,

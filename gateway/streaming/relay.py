@@ -33,7 +33,7 @@ from slotgate.gateway.streaming.alarm import Alarm
 from slotgate.gateway.streaming.deadlines import StreamTimes
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
-from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, UpstreamTransport
 
 __all__ = ["Relay", "RelayState"]
 
@@ -95,7 +95,7 @@ class Relay:
         self._loop = loop
         self._on_answer = on_answer
         self._on_first_event = on_first_event
-        self._exchange: Exchange | None = None
+        self._exchange: UpstreamExchange | None = None
         self._spoke = False
         """Whether there has been any output."""
         self._status = 0
@@ -114,7 +114,7 @@ class Relay:
     def over(self) -> bool:
         return self.state in _OVER
 
-    def start(self, transport: UpstreamTransport, request: Outgoing) -> None:
+    def start(self, transport: UpstreamTransport, request: UpstreamRequest) -> None:
         """Send the request. The relay fails if the backend cannot be reached."""
         self._context.asked_at = self._loop.time()
         self._exchange = transport.begin(request, self)

@@ -1,6 +1,8 @@
-"""The upstream side: connections to backends that read ahead and report completion by themselves."""
+"""HTTP connections to backends, which read ahead and report by themselves when a response is complete."""
 
+from slotgate.gateway.upstream.address import BackendAddress
 from slotgate.gateway.upstream.connection import End, Sink
-from slotgate.gateway.upstream.transport import Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream.request import UpstreamRequest
+from slotgate.gateway.upstream.transport import UpstreamExchange, UpstreamTransport
 
-__all__ = ["End", "Exchange", "Outgoing", "Sink", "UpstreamTransport"]
+__all__ = ["BackendAddress", "End", "Sink", "UpstreamExchange", "UpstreamRequest", "UpstreamTransport"]

@@ -1,17 +1,17 @@
-"""One HTTP/1.1 connection to a backend, on a C parser, reading as fast as the backend writes.
+"""One HTTP/1.1 connection to a backend. It uses a C parser and reads as fast as the backend writes.
 
-An exchange is one request and its response. The connection pushes the response into a `Sink`, from within
-the event loop's read callback: no task, queue or wrapper stands between the socket and what makes
-frames of it. The sink learns at once when the message is complete, however far its consumer is, and may
-pause reading when its buffer is full.
+An exchange is one request and its response. The connection pushes the response into a `Sink` from within the
+event loop's read callback, with no task, queue or wrapper between the socket and the code that makes frames.
+The sink is told as soon as the message is complete, however far behind its own consumer is. It may pause
+reading when its buffer is full.
 
-    IDLE --send()--> WAITING --headers--> RECEIVING --final chunk or length--> COMPLETE --reuse--> IDLE
+    IDLE --send()--> WAITING --headers--> RECEIVING --last chunk or length--> COMPLETE --reuse--> IDLE
                         \\---------------------\\-- closed, broken, cut short --> CLOSED
 
-An exchange may begin before there is a connection: what it has to send leaves as soon as there is one, or by
-`send_by` through a socket that the event loop does not know yet. Every exchange ends in exactly one
-`Sink.ended`. A body without length and chunking ends with the connection, which looks the same as a backend
-that died: it counts as cut short.
+An exchange may begin before the connection is made: its bytes are sent once it is, or by `send_by` through a
+socket that the event loop does not know yet. Every exchange ends in exactly one call of `Sink.ended`. A body
+with neither a length nor chunks ends with the connection. That cannot be told from a backend that died, so it
+counts as cut short.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
-__all__ = ["End", "Sink", "State", "UpstreamConnection"]
+__all__ = ["End", "Headers", "Sink", "UpstreamConnection", "UpstreamPhase"]
 
 Headers = list[tuple[bytes, bytes]]
 BURST_BYTES = 64 * 1024
-"""A read this long means that the backend is faster than this loop."""
+"""A read of this length means that the backend is faster than this event loop."""
 MAX_HEAD_BYTES = 64 * 1024
-"""Of status line and headers, interim responses included."""
+"""The limit of status line and headers, interim responses included."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 class End(Enum):
-    """How an exchange ended, as seen on the wire."""
+    """The way an exchange ended, as seen on the wire."""
 
     COMPLETE = "complete"
     CUT_SHORT = "cut short"
     """The connection closed before the message was complete."""
     BROKEN = "broken"
-    """What came was no HTTP message, or in an encoding that was not asked for."""
+    """The response was not HTTP, or had an encoding that was not asked for."""
     CLOSED = "closed"
-    """We closed it."""
+    """The gateway closed the connection."""
     UNREACHABLE = "unreachable"
-    """There was no connection, and nothing was sent."""
+    """No connection could be made, and nothing was sent."""
 
 
 class Sink(Protocol):
-    """Where a response goes. The calls come from the event loop and must not block or raise."""
+    """The receiver of a response. The event loop calls it, so its methods must not block or raise."""
 
     def head(self, status: int, headers: Headers) -> None:
-        """Status line and headers (names in lower case) have come."""
+        """Take status and headers (names in lower case)."""
 
     def body(self, data: bytes) -> None:
-        """Bytes of the body, without chunk framing, as they were read."""
+        """Take bytes of the body as they were read, without chunk framing."""
 
     def read_over(self) -> Callable[[bytes], bool] | None:
-        """All that one read brought has been pushed; more reads may follow.
+        """Note that everything of one read has been pushed. More reads may follow.
 
-        Returns what may be offered reads before the parser sees them, until the parser has seen another. It
-        is called with reads that begin where a chunk begins. True: that was exactly one chunk, and all that
-        there was to do with it is done.
+        Returns an optional fast path. It receives each raw read that starts at a chunk boundary, before the
+        parser does, and returns True if it consumed the read. It is dropped at the first read that it does
+        not consume.
         """
 
     def ended(self, end: End) -> None:
-        """The exchange is over; nothing follows."""
+        """Note that the exchange is over. No other call follows."""
 
 
-class State(Enum):
+class UpstreamPhase(Enum):
     IDLE = "idle"
     WAITING = "waiting"
     RECEIVING = "receiving"
@@ -80,15 +80,14 @@ class State(Enum):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """`closed` is a future that is done when the socket is gone."""
+    """`closed` is a future that is done when the socket is closed."""
 
     __slots__ = (
         "_between_chunks",
         "_dialling",
-        "_express",
+        "_fast_path",
         "_head_bytes",
         "_headers",
-        "_in_head",
         "_loop",
         "_parser",
         "_push",
@@ -101,63 +100,68 @@ class UpstreamConnection(asyncio.Protocol):
         "exchanges",
         "failure",
         "heard",
+        "phase",
         "received_bytes",
         "sent",
-        "state",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.state = State.IDLE
+        # Per connection.
+        self.phase = UpstreamPhase.IDLE
         self.closed: asyncio.Future[None] = loop.create_future()
-        self.received_bytes = False
-        """Whether any byte of the current response has come."""
-        self.sent = False
-        """Whether anything of the current request may have reached the backend."""
         self.failure: BaseException | None = None
-        """Why there was no connection."""
+        """The reason why no connection could be made."""
         self.exchanges = 0
+        """The number of exchanges begun."""
         self.heard = False
-        """Whether anything has come since this was set to False."""
+        """True if any byte has come since the owner set this to False."""
+        self._loop = loop
         self._dialling: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
-        """What is connected already, and not yet the event loop's."""
-        self._unsent: list[bytes | memoryview] = []
-        """What waits for the connection."""
+        """A connected socket that has not been given to the event loop yet."""
         self._transport: asyncio.Transport | None = None
-        self._sink: Sink | None = None
-        self._in_head = True
-        self._head_bytes = 0
-        self._headers: Headers = []
-        self._parser: httptools.HttpResponseParser | None = None
-        self._push: Callable[[bytes], None] = _ignored
-        """Where the body of the current response goes."""
-        self._express: Callable[[bytes], bool] | None = None
-        self._between_chunks = False
         self._reading = True
 
-    def __repr__(self) -> str:
-        return f"<UpstreamConnection {self.state.value}, {self.exchanges} exchanges>"
+        # Per request.
+        self.sent = False
+        """True if any byte of the request may have reached the backend."""
+        self._sink: Sink | None = None
+        self._unsent: list[bytes | memoryview] = []
+        """The bytes that wait until the connection is made."""
 
-    # -- what its user calls
+        # Per response.
+        self.received_bytes = False
+        """True if any byte of the response has come."""
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head_bytes = 0
+        self._headers: Headers = []
+        self._push: Callable[[bytes], None] | None = None
+        """Takes the body: the sink's `body`, or what decompresses for it. None when the exchange is over,
+        although the parser still reads to the end of its bytes."""
+        self._between_chunks = False
+        self._fast_path: Callable[[bytes], bool] | None = None
+
+    def __repr__(self) -> str:
+        return f"<UpstreamConnection {self.phase.value}, {self.exchanges} exchanges>"
+
+    # -- called by the owner
 
     def send(self, head: bytes, body: Sequence[bytes | memoryview], sink: Sink) -> None:
         """Begin an exchange. The connection must be IDLE; it need not be made yet."""
         transport = self._transport
-        if self.state is not State.IDLE or (transport is not None and transport.is_closing()):
-            sink.ended(End.CUT_SHORT)  # it was closed while it was kept
+        if self.phase is not UpstreamPhase.IDLE or (transport is not None and transport.is_closing()):
+            sink.ended(End.CUT_SHORT)  # it was closed while it was kept for reuse
             return
-        self.state = State.WAITING
-        self.received_bytes = False
-        self.sent = False
+        self.phase = UpstreamPhase.WAITING
         self.exchanges += 1
-        self._in_head = True
-        self._between_chunks = False
+        self.sent = False
+        self._sink = sink
+        self.received_bytes = False
+        self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
         self._headers = []
-        self._sink = sink
         self._push = sink.body
-        self._parser = httptools.HttpResponseParser(self)
+        self._between_chunks = False
         if sum(map(len, body)) > BURST_BYTES:
             self._unsent += (head, *body)
         else:
@@ -166,9 +170,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._send_rest(transport)
 
     def send_by(self, connected: socket.socket) -> None:
-        """Have a socket send what it takes without waiting, and keep it for the event loop.
+        """Send over this socket as much as it takes without waiting, and keep the socket for the event loop.
 
-        Raises `OSError` if it takes nothing; then nothing has changed, and the socket is the caller's.
+        Raises `OSError` if it takes nothing. Then nothing has changed, and the caller still owns the socket.
         """
         first = self._unsent[0]
         size = connected.send(first)
@@ -177,29 +181,30 @@ class UpstreamConnection(asyncio.Protocol):
         self._unsent[0] = memoryview(first)[size:]
 
     def take_socket(self) -> socket.socket:
-        """For the event loop: whoever takes it makes this connection of it, or closes it."""
+        """Return the socket that `send_by` kept. The caller must give it to the event loop or close it."""
         taken, self._socket = self._socket, None
         assert taken is not None
         return taken
 
     def made_by(self, dialling: asyncio.Task[None]) -> None:
-        """Either it makes the connection, or it fails. Closing the connection cancels it."""
+        """Name the task that makes this connection, or fails. Closing the connection cancels the task."""
         self._dialling = dialling
         dialling.add_done_callback(self._dialled)
 
     async def connected(self) -> bool:
-        """Wait until there is a connection; False if there is none."""
+        """Wait until the connection is made. Return False if it could not be made."""
         if self._dialling is not None:
             await asyncio.wait([self._dialling])
         return self._transport is not None
 
     @property
     def reusable(self) -> bool:
-        """Whether another exchange may be begun."""
-        return self.state is State.IDLE and self._transport is not None and not self._transport.is_closing()
+        """True if another exchange may begin."""
+        transport = self._transport
+        return self.phase is UpstreamPhase.IDLE and transport is not None and not transport.is_closing()
 
     def close(self) -> None:
-        """Close the socket now, whatever is under way; unsent bytes are dropped."""
+        """Close the socket now, in whatever phase it is. Unsent bytes are dropped."""
         self._end(End.CLOSED)
         if self._transport is not None:
             self._transport.abort()
@@ -220,19 +225,19 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self.state is State.CLOSED:
+        if self.phase is UpstreamPhase.CLOSED:
             self._transport.abort()
         elif self._unsent:
             self._send_rest(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
-        fast_path = self._express
+        fast_path = self._fast_path
         if fast_path is not None and fast_path(data):
             return
         parser = self._parser
         if parser is None:
-            self.close()  # bytes that nobody asked for
+            self.close()  # no request is waiting for these bytes
             return
         try:
             parser.feed_data(data)
@@ -242,17 +247,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail()
-        if self._in_head:
-            self._head_goes_on(len(data))
+        if self.phase is UpstreamPhase.WAITING:
+            self._head_read(len(data))
         sink = self._sink
         if sink is not None:
             fast_path = sink.read_over()
-            # Not within the size of the next chunk, of which nothing may have been read, nor within what is
-            # deflated, nor when the exchange has ended on the way.
-            offered = self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body
-            self._express = fast_path if offered else None
+            self._fast_path = fast_path if self._at_chunk_boundary(data, sink) else None
         if len(data) >= BURST_BYTES:
-            self._let_others_in()
+            self._yield_to_other_sockets()
 
     def eof_received(self) -> bool:
         return False
@@ -266,50 +268,60 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._parser is None:
-            self.close()  # more than was asked for
+            self.close()  # a second response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._parser is None or self._sink is None:
-            return  # closed on the way, but the parser reads on to the end of its bytes
+            return  # the sink closed the exchange, but the parser still reads to the end of its bytes
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             self._headers = []
             return
-        self.state = State.RECEIVING
+        self.phase = UpstreamPhase.RECEIVING
         self.received_bytes = True
-        self._in_head = False
         untrue = {b"content-encoding"}
         for name, value in self._headers:
             if name == b"content-encoding" and value.lower() != b"identity":
-                self._push = _inflated(value.lower(), self._sink.body)
-                untrue.add(b"content-length")  # it counts what was deflated
+                self._push = _decompressed(value.lower(), self._sink.body)
+                untrue.add(b"content-length")  # the length of the compressed body
         self._sink.head(status, [pair for pair in self._headers if pair[0] not in untrue])
 
     def on_chunk_header(self) -> None:
         self._between_chunks = False
 
     def on_body(self, data: bytes) -> None:
-        self._push(data)
+        push = self._push
+        if push is not None:
+            push(data)
 
     def on_chunk_complete(self) -> None:
         self._between_chunks = True
 
     def on_message_complete(self) -> None:
-        if self.state is not State.RECEIVING:
+        if self.phase is not UpstreamPhase.RECEIVING:
             return
         assert self._parser is not None
         assert self._transport is not None
         all_sent = self._transport.get_write_buffer_size() == 0
         if self._parser.should_keep_alive() and self._reading and all_sent:
-            self._end(End.COMPLETE, State.IDLE)
+            self._end(End.COMPLETE, UpstreamPhase.IDLE)
         else:
-            self._transport.abort()  # nothing that is unsent is wanted any more
-            self._end(End.COMPLETE, State.COMPLETE)
+            self._transport.abort()  # the backend has answered, so unsent bytes are not needed any more
+            self._end(End.COMPLETE, UpstreamPhase.COMPLETE)
 
     # -- mechanism
+
+    def _at_chunk_boundary(self, data: bytes, sink: Sink) -> bool:
+        """Return True if the next read starts a chunk of a body that is passed on as it comes.
+
+        The parser reports the end of a chunk, but not that it has read a part of the next chunk's size: then
+        the data does not end with CRLF. A body that is being decompressed does not qualify, nor one that has
+        ended.
+        """
+        return self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body
 
     def _send_rest(self, transport: asyncio.Transport) -> None:
         self.sent = True
@@ -318,10 +330,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._unsent = []
 
     def _dialled(self, dialling: asyncio.Task[None]) -> None:
-        """Where it failed or was given up, uvloop drops a transport without a word to its protocol."""
+        """End the exchange if dialling failed or was cancelled: uvloop then drops the transport silently."""
         self._dialling = None
         self.failure = failure = None if dialling.cancelled() else dialling.exception()
-        if failure is not None and not isinstance(failure, OSError) and self.state is not State.CLOSED:
+        if (
+            failure is not None
+            and not isinstance(failure, OSError)
+            and self.phase is not UpstreamPhase.CLOSED
+        ):
             log.warning("internal error", error=repr(failure), exc_info=failure)
         if dialling.cancelled() or failure is not None:
             self._end(End.CUT_SHORT if self.sent else End.UNREACHABLE)
@@ -330,8 +346,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._socket.close()
             self.connection_lost(None)
 
-    def _let_others_in(self) -> None:
-        """libuv goes on reading a busy socket many times before it looks at another: end its turn here."""
+    def _yield_to_other_sockets(self) -> None:
+        """Pause reading for one turn: libuv reads a busy socket many times before it looks at another."""
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._loop.call_soon(self._next_turn)
@@ -340,11 +356,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _head_goes_on(self, size: int) -> None:
-        """A read was part of a head that has not ended."""
+    def _head_read(self, size: int) -> None:
+        """Count a read after which the head is still not complete."""
         self.received_bytes = True
         self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES and self._sink is not None:
+        if self._head_bytes > MAX_HEAD_BYTES:
             self._fail()
 
     def _fail(self) -> None:
@@ -352,27 +368,23 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _end(self, end: End, state: State = State.CLOSED) -> None:
+    def _end(self, end: End, phase: UpstreamPhase = UpstreamPhase.CLOSED) -> None:
         sink, self._sink, self._parser = self._sink, None, None
-        self._push = _ignored
-        self._express = None
-        self.state = state
+        self._push = None
+        self._fast_path = None
+        self.phase = phase
         if sink is not None:
             sink.ended(end)
 
 
-def _ignored(_: bytes) -> None:
-    """Nobody listens: the exchange was closed, but the parser reads on to the end of its bytes."""
-
-
-def _inflated(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """For a backend (or a proxy before it) that compresses although it was asked not to."""
+def _decompressed(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Return a function that decompresses a body. Some proxies compress although they were asked not to."""
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise zlib.error(f"unknown content-encoding {encoding!r}")
-    inflater = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
+    decompressor = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
 
-    def inflate(data: bytes) -> None:
-        if plain := inflater.decompress(data):
+    def decompress(data: bytes) -> None:
+        if plain := decompressor.decompress(data):
             push(plain)
 
-    return inflate
+    return decompress

@@ -1,95 +1,47 @@
-"""Requests to one backend: httpx's transport interface over connections that push.
+"""Requests to one backend: httpx's transport interface, and streams that are pushed to a sink.
 
-Ways to use it:
+There are two ways to use it:
 
-* `begin(outgoing, sink)` for streams: a new connection, whose response is pushed into `sink` as it comes.
-  It does not wait, and `sink` hears of every failure; `open` is the same for whoever wants to wait.
-* `handle_async_request(request)`, httpx's own interface, for answers that are read whole.
+* `begin(request, sink)` is for streams. It opens a new connection and pushes the response into `sink` as it
+  arrives. It does not wait; `sink` is told of every failure. `open` does the same and waits for the
+  connection.
+* `handle_async_request(request)` is httpx's own interface, for responses that are read as a whole.
 
-llama-server closes the connection after every stream, so streams never reuse one. Other answers do: an idle
-connection is kept for less than the five seconds after which llama-server closes it, and when a reused
-one turns out to be stale (closed with no byte of a response) the request is sent once more, on a new one.
+Streams never reuse a connection, because llama-server closes it after every stream. Other responses do:
+llama-server closes an idle connection after five seconds, so one is kept for less than that. If a reused
+connection turns out to be stale (closed without a byte of a response), the request is sent again, once, on a
+new connection.
 
-A backend on the same machine takes a connection at once: the request then leaves in the very step in which it
-was made, and the event loop gets the socket while the backend works already.
+A backend on the same machine accepts a connection at once. The request then leaves in the same call that made
+it, and the event loop gets the socket while the backend is already working.
 
-There is no limit on connections here: leases are the only limit, and a second queue would hide from them.
+The number of connections is not limited here. Leases are the only limit; a second queue would be hidden from
+the scheduler.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 
 import httpx
 import uvloop
 
-from slotgate.gateway.upstream.connection import End, Headers, Sink, UpstreamConnection
+from slotgate.gateway.upstream.address import BackendAddress
+from slotgate.gateway.upstream.connection import End, Sink, UpstreamConnection
+from slotgate.gateway.upstream.request import UpstreamRequest
+from slotgate.gateway.upstream.response import ResponseBody, transport_error
 
-__all__ = ["Address", "Exchange", "Outgoing", "UpstreamTransport"]
+__all__ = ["UpstreamExchange", "UpstreamTransport"]
 
 IDLE_S = 4.0
+"""Seconds for which an idle connection is kept. llama-server closes it after five."""
 
 
-Near = tuple[socket.AddressFamily, str | tuple[str, int]]
-"""Family and address of a plain socket on the same machine, where connecting takes no time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a backend listens: a host and port, or a Unix socket."""
-
-    host: str
-    port: int
-    tls: bool = False
-    unix_socket: str | None = None
-    near: Near | None = None
-
-    @classmethod
-    def of(cls, url: httpx.URL, unix_socket: str | None) -> Address:
-        tls = url.scheme == "https"
-        port = url.port or (443 if tls else 80)
-        near = _loopback(url.host, port) if not tls else None
-        if unix_socket is not None:
-            near = socket.AF_UNIX, unix_socket
-        return cls(url.host, port, tls, unix_socket, near)
-
-
-def _loopback(host: str, port: int) -> Near | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return (family, (host, port)) if address.is_loopback else None
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A request as it goes over the wire. A form of its own: making an `httpx.Request` takes longer than the
-    rest of sending it."""
-
-    head: bytes = field(repr=False)
-    """Request line and headers, with the empty line at their end: the backend's key is among them."""
-    body: Sequence[bytes | memoryview] = field(repr=False)
-
-    @classmethod
-    def of(cls, request: httpx.Request) -> Outgoing:
-        """httpx has set host and content-length; the body is its extension `body`, else its content."""
-        lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-        lines += [b"%s: %s" % pair for pair in request.headers.raw]
-        body: Sequence[bytes | memoryview] | None = request.extensions.get("body")
-        head = b"\r\n".join(lines) + b"\r\n\r\n"
-        return cls(head, (request.content,) if body is None else body)
-
-
-class Exchange:
-    """A request, and the connection that carries it or is to carry it."""
+class UpstreamExchange:
+    """One request, and the connection that carries it (or will, once it is made)."""
 
     __slots__ = ("_connection",)
 
@@ -97,27 +49,27 @@ class Exchange:
         self._connection = connection
 
     def __repr__(self) -> str:
-        return f"<Exchange on {self._connection!r}>"
+        return f"<UpstreamExchange on {self._connection!r}>"
 
     @property
     def sent(self) -> bool:
-        """Whether anything of the request may have reached the backend."""
+        """True if any byte of the request may have reached the backend."""
         return self._connection.sent
 
     @property
     def failure(self) -> BaseException | None:
-        """Why there was no connection, where that is known."""
+        """The reason why there was no connection, if it is known."""
         return self._connection.failure
 
     def pause(self) -> None:
-        """Stop reading: the consumer's buffer is full."""
+        """Stop reading, because the consumer's buffer is full."""
         self._connection.pause()
 
     def resume(self) -> None:
         self._connection.resume()
 
     def close(self) -> None:
-        """Close the connection at once. The sink hears `End.CLOSED` unless the exchange was over."""
+        """Close the connection at once. The sink is told `End.CLOSED` unless the exchange was over."""
         self._connection.close()
 
     @property
@@ -126,15 +78,15 @@ class Exchange:
 
 
 class UpstreamTransport(httpx.AsyncBaseTransport):
-    """For one backend.
+    """The connections to one backend.
 
     Raises `httpx.ConnectError` and `httpx.ConnectTimeout` when nothing was sent, `httpx.ReadError` when the
-    connection ended before the response did, `httpx.RemoteProtocolError` when what came was no HTTP.
+    connection ended before the response did, and `httpx.RemoteProtocolError` when the response was not HTTP.
     """
 
     def __init__(
         self,
-        address: Address,
+        address: BackendAddress,
         *,
         connect_timeout_s: float,
         ssl_context: ssl.SSLContext | None = None,
@@ -146,57 +98,59 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         self._keep_idle = keep_idle
         self._connections: set[UpstreamConnection] = set()
         self._idle: dict[UpstreamConnection, tuple[float, asyncio.Handle]] = {}
-        """What may be used again: until when, and the timer that ends it then."""
+        """Reusable connection -> the time until which it may be used, and the timer that closes it then."""
 
     def __repr__(self) -> str:
         return f"<UpstreamTransport {len(self._connections)} connections, {len(self._idle)} idle>"
 
     @property
     def connections(self) -> int:
-        """Sockets that are open, idle ones included."""
+        """The number of open sockets, idle ones included."""
         return len(self._connections)
 
     @property
     def idle(self) -> int:
-        """Connections that may be used again."""
+        """The number of connections that can be reused."""
         return len(self._idle)
 
     def heard(self) -> bool:
-        """Whether anything has come, on a connection that is open, since this was asked last."""
+        """Return True if a byte has come on any open connection since the last call."""
         heard = [connection for connection in self._connections if connection.heard]
         for connection in heard:
             connection.heard = False
         return bool(heard)
 
-    def move_to(self, address: Address) -> None:
-        """New connections go there; those that are open end by themselves."""
+    def move_to(self, address: BackendAddress) -> None:
+        """Connect to this address from now on. Open connections are left to end by themselves."""
         self._address = address
 
-    def begin(self, outgoing: Outgoing, sink: Sink) -> Exchange:
-        """Send on a new connection. All that comes of it goes to `sink`, and later than this call."""
-        return Exchange(self._begun(outgoing, sink))
+    def begin(self, request: UpstreamRequest, sink: Sink) -> UpstreamExchange:
+        """Send a request on a new connection. `sink` is called after this has returned, never within it."""
+        return UpstreamExchange(self._begun(request, sink))
 
-    async def open(self, outgoing: Outgoing, sink: Sink) -> Exchange:
-        """The same; returns when there is a connection, and raises if there is none. By then `sink` may have
-        been told something, or all."""
-        connection = self._begun(outgoing, sink)
+    async def open(self, request: UpstreamRequest, sink: Sink) -> UpstreamExchange:
+        """Do the same, and return when the connection is made; raise if it cannot be made.
+
+        By then `sink` may already have been told a part of the response, or all of it.
+        """
+        connection = self._begun(request, sink)
         try:
             if not await connection.connected():
-                raise _failure(End.UNREACHABLE, connection)
+                raise transport_error(End.UNREACHABLE, connection)
         except BaseException:
             connection.close()
             raise
-        return Exchange(connection)
+        return UpstreamExchange(connection)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         connection = self._take_idle()
         if connection is not None:
-            with contextlib.suppress(_Stale):
-                return await self._answer(request, connection)
-        return await self._answer(request, UpstreamConnection(asyncio.get_running_loop()))
+            with contextlib.suppress(_StaleConnection):
+                return await self._respond(request, connection)
+        return await self._respond(request, UpstreamConnection(asyncio.get_running_loop()))
 
     async def aclose(self) -> None:
-        """Close every connection. Bounded: nothing is waited for but the sockets' own end."""
+        """Close every connection. This takes a second at most, in which the sockets close."""
         closing = [connection.closed for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
@@ -206,18 +160,18 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         if closing:
             await asyncio.wait(closing, timeout=1.0)
 
-    async def _answer(self, request: httpx.Request, connection: UpstreamConnection) -> httpx.Response:
+    async def _respond(self, request: httpx.Request, connection: UpstreamConnection) -> httpx.Response:
         reused = connection.exchanges > 0
-        body = _Body(self, connection)
-        outgoing = Outgoing.of(request)
-        connection.send(outgoing.head, outgoing.body, body)
+        body = ResponseBody(connection, keep=self._keep)
+        upstream_request = UpstreamRequest.of(request)
+        connection.send(upstream_request.head, upstream_request.body, body)
         if not reused:
             self._dial(connection)
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
             if reused and body.end is End.CUT_SHORT and not connection.received_bytes:
-                raise _Stale from error
+                raise _StaleConnection from error
             error.request = request
             raise
         except BaseException:
@@ -227,27 +181,29 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
 
     # -- connecting
 
-    def _begun(self, outgoing: Outgoing, sink: Sink) -> UpstreamConnection:
+    def _begun(self, request: UpstreamRequest, sink: Sink) -> UpstreamConnection:
         connection = UpstreamConnection(asyncio.get_running_loop())
-        connection.send(outgoing.head, outgoing.body, sink)
+        connection.send(request.head, request.body, sink)
         self._dial(connection)
         return connection
 
     def _dial(self, connection: UpstreamConnection) -> None:
-        """Make a connection for what it has to send."""
+        """Connect to the backend, for a request that waits in `connection`."""
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
-        loop, near = asyncio.get_running_loop(), self._address.near
-        # Other loops may have a network of their own, or keep the socket object as the owner of the socket.
-        at_once = near is not None and isinstance(loop, uvloop.Loop) and _sent_at_once(connection, *near)
-        making = self._adopt(connection) if at_once else self._connect(connection)
+        loop, local = asyncio.get_running_loop(), self._address.local
+        # Only uvloop: another event loop may use another network, or keep the socket object as the owner of
+        # the file descriptor.
+        sent = local is not None and isinstance(loop, uvloop.Loop) and _sent_at_once(connection, *local)
+        making = self._adopt(connection) if sent else self._connect(connection)
         connection.made_by(loop.create_task(making, name="upstream dial"))
 
     async def _adopt(self, connection: UpstreamConnection) -> None:
-        """Give the event loop a socket that is connected.
+        """Give a connected socket to the event loop.
 
-        From then on uvloop closes the descriptor. It lets go of the Python object too late for a connection
-        that is lost at once, and whoever has the same number then would lose it with the object.
+        uvloop closes the descriptor from then on. It releases the Python object too late if the connection is
+        lost at once: by then the number may belong to another socket, which the object would close. Therefore
+        the object is detached.
         """
         loop, taken = asyncio.get_running_loop(), connection.take_socket()
         try:
@@ -270,7 +226,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {self.connect_timeout_s} s") from error
 
-    # -- connections that are kept
+    # -- idle connections
 
     def _take_idle(self) -> UpstreamConnection | None:
         now = asyncio.get_running_loop().time()
@@ -282,8 +238,8 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             connection.close()
         return None
 
-    def keep(self, connection: UpstreamConnection) -> None:
-        """Keep a connection whose exchange is complete, if it may be used again; else close it."""
+    def _keep(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for reuse after a complete exchange, or close it if this transport keeps none."""
         if not self._keep_idle:
             connection.close()
         elif connection.reusable:
@@ -296,64 +252,17 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         connection.close()
 
 
-class _Stale(Exception):
+class _StaleConnection(Exception):
     """A reused connection was closed before a byte of the response came."""
-
-
-class _Body(httpx.AsyncByteStream):
-    """The sink of an answer that is read whole, and httpx's view of its body."""
-
-    def __init__(self, transport: UpstreamTransport, connection: UpstreamConnection) -> None:
-        self.started: asyncio.Future[tuple[int, Headers]] = asyncio.get_running_loop().create_future()
-        self._transport = transport
-        self._connection = connection
-        self._pieces: list[bytes] = []
-        self.end: End | None = None
-        self._changed = asyncio.Event()
-
-    def head(self, status: int, headers: Headers) -> None:
-        if not self.started.done():
-            self.started.set_result((status, headers))
-
-    def body(self, data: bytes) -> None:
-        self._pieces.append(data)
-
-    def read_over(self) -> None:
-        self._changed.set()
-
-    def ended(self, end: End) -> None:
-        self.end = end
-        self._changed.set()
-        if end is End.COMPLETE:
-            self._transport.keep(self._connection)
-        if not self.started.done():
-            self.started.set_exception(_failure(end, self._connection))
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            if self._pieces:
-                pieces, self._pieces = self._pieces, []
-                yield b"".join(pieces)
-            elif self.end is None:
-                self._changed.clear()
-                await self._changed.wait()
-            elif self.end is End.COMPLETE:
-                return
-            else:
-                raise _failure(self.end, self._connection)
-
-    async def aclose(self) -> None:
-        if self.end is not End.COMPLETE:
-            self._connection.close()
 
 
 def _sent_at_once(
     connection: UpstreamConnection, family: socket.AddressFamily, address: str | tuple[str, int]
 ) -> bool:
-    """Send what waits for the connection by a socket of its own; False if that cannot be done at once.
+    """Send the waiting request over a new socket without the event loop. Return False if that is impossible.
 
-    Linux connects within the machine in the call that asks for it, although it says that it has only begun.
-    Whatever goes wrong goes wrong again for whoever waits.
+    Linux completes a connect within the machine in the call itself, although the call says that it has only
+    begun. An error here is not reported: the ordinary attempt that follows meets the same one.
     """
     try:
         sending = socket.socket(family, socket.SOCK_STREAM)
@@ -367,13 +276,3 @@ def _sent_at_once(
         sending.close()
         return False
     return True
-
-
-def _failure(end: End, connection: UpstreamConnection) -> httpx.TransportError:
-    if end is End.UNREACHABLE:
-        kind = httpx.ConnectTimeout if isinstance(connection.failure, TimeoutError) else httpx.ConnectError
-        error = kind(str(connection.failure))
-        error.__cause__ = connection.failure
-        return error
-    broken = end is End.BROKEN
-    return (httpx.RemoteProtocolError if broken else httpx.ReadError)(f"response {end.value}")

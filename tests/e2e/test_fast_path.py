@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slotgate.gateway.server.connection import Protocol
+from slotgate.gateway.server.connection import ClientConnection
 from slotgate.gateway.streaming.fast_path import FastPath
 from tests.support.client import RawClient, request_bytes
 from tests.support.connection import Request
@@ -134,20 +134,20 @@ async def test_a_client_that_stops_and_goes_reads_every_token_once(
 ) -> None:
     """Its connection holds little, so the watched shuts and opens again and again."""
     shut = 0
-    made, pause = Protocol.connection_made, Protocol.pause_writing
+    made, pause = ClientConnection.connection_made, ClientConnection.pause_writing
 
-    def made_small(protocol: Protocol, transport: asyncio.Transport) -> None:
+    def made_small(protocol: ClientConnection, transport: asyncio.Transport) -> None:
         made(protocol, transport)
         transport.set_write_buffer_limits(high=2000)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
 
-    def paused(protocol: Protocol) -> None:
+    def paused(protocol: ClientConnection) -> None:
         nonlocal shut
         shut += 1
         pause(protocol)
 
-    monkeypatch.setattr(Protocol, "connection_made", made_small)
-    monkeypatch.setattr(Protocol, "pause_writing", paused)
+    monkeypatch.setattr(ClientConnection, "connection_made", made_small)
+    monkeypatch.setattr(ClientConnection, "pause_writing", paused)
     fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=1000)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         async with await gateway.client(receive_buffer=4096) as client:

@@ -13,7 +13,7 @@ from slotgate.gateway.forwarding.fetch import Reply
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import Relay
-from slotgate.gateway.upstream import Exchange
+from slotgate.gateway.upstream import UpstreamExchange
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -75,8 +75,8 @@ class Fault:
         (Relay, "_let_go", "success"),
         (Relay, "_fail", "RST"),
         (Relay, "_let_go", "RST"),
-        (Exchange, "close", "success"),
-        (Exchange, "close", "no end"),
+        (UpstreamExchange, "close", "success"),
+        (UpstreamExchange, "close", "no end"),
         (RequestResponseCycle, "send", "success"),
         (RequestResponseCycle, "send", "success at once"),
         (RequestResponseCycle, "send", "silence"),

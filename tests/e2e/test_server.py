@@ -14,9 +14,9 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.server.connection import MAX_AHEAD_BYTES, MAX_PIPELINED, Protocol
+from slotgate.gateway.server.connection import MAX_AHEAD_BYTES, MAX_PIPELINED, ClientConnection
 from slotgate.gateway.server.connection_registry import SPARE
-from slotgate.gateway.server.listener import Server
+from slotgate.gateway.server.listener import Listener
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -48,9 +48,9 @@ def serving(fu: ScriptedUpstream, **server: Any) -> Any:  # noqa: ANN401
 
 
 @asynccontextmanager
-async def serving_app(app: ASGIApp) -> AsyncIterator[Server]:
+async def serving_app(app: ASGIApp) -> AsyncIterator[Listener]:
     """Another application behind the server, for what ours never does."""
-    server = Server(app, settings_for("http://127.0.0.1:9").server)
+    server = Listener(app, settings_for("http://127.0.0.1:9").server)
     await server.listen()
     try:
         yield server
@@ -797,12 +797,12 @@ class Spied:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Write by write, of all connections."""
     written: list[bytes] = []
-    made = Protocol.connection_made
+    made = ClientConnection.connection_made
 
-    def spied(protocol: Protocol, transport: asyncio.Transport) -> None:
+    def spied(protocol: ClientConnection, transport: asyncio.Transport) -> None:
         made(protocol, cast("asyncio.Transport", Spied(transport, written)))
 
-    monkeypatch.setattr(Protocol, "connection_made", spied)
+    monkeypatch.setattr(ClientConnection, "connection_made", spied)
     return written
 
 
@@ -849,7 +849,7 @@ async def test_a_head_leaves_before_the_connection_that_garbage_closes() -> None
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(OK)
         [protocol] = server.connections.connections
-        cast("Protocol", protocol).data_received(b"zz\r\n")
+        cast("ClientConnection", protocol).data_received(b"zz\r\n")
 
     async with serving_app(app) as server, await RawClient.connect(server.url) as client:
         await client.request("POST", "/", *CHUNKED)

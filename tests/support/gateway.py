@@ -17,7 +17,7 @@ from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.processes.managed import ManagedProcesses
-from slotgate.gateway.server.listener import Server
+from slotgate.gateway.server.listener import Listener
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.telemetry.tracing import Trace
 from slotgate.gateway.usage import Usage
@@ -78,7 +78,7 @@ def settings_for(
 class Gateway:
     """What a test talks to and looks into."""
 
-    def __init__(self, server: Server, parts: Composition, log: Log, app: LiveGateway) -> None:
+    def __init__(self, server: Listener, parts: Composition, log: Log, app: LiveGateway) -> None:
         self.server = server
         self.app = app
         self.parts = parts
@@ -147,7 +147,7 @@ async def _listening(
             located, environ, usage, written=settings, load=load, children=children, trace=trace
         )
         app, parts = await stack.enter_async_context(assembled)
-        server = Server(app, settings.server)
+        server = Listener(app, settings.server)
         await server.listen()
         gateway = Gateway(server, parts, log, app)
         try:

@@ -12,7 +12,7 @@ import structlog
 import uvloop
 from starlette.types import ASGIApp
 
-from slotgate.gateway.server.listener import ListenError, Server
+from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.signals import stop_signals
 from slotgate.gateway.settings import ServerSettings
 from slotgate.gateway.telemetry.logs import configure_logging
@@ -34,7 +34,7 @@ async def listening(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Asy
 
     Raises `ListenError`.
     """
-    server = Server(app, ServerSettings(host=host, port=port, shutdown_grace_s=GRACE_S))
+    server = Listener(app, ServerSettings(host=host, port=port, shutdown_grace_s=GRACE_S))
     await server.listen()
     try:
         yield server.url

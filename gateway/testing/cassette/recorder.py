@@ -31,8 +31,8 @@ from slotgate.gateway.testing.cassette.hanging_up import hang_up
 from slotgate.gateway.testing.cassette.redaction import Redaction
 from slotgate.gateway.testing.cassette.request import STATUS_PATHS, RecordedRequest, as_recorded
 from slotgate.gateway.testing.cassette.take import HOP_BY_HOP, MAX_KEPT_BYTES, Take
-from slotgate.gateway.upstream import Outgoing, UpstreamTransport
-from slotgate.gateway.upstream.transport import Address
+from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
 
 __all__ = ["Recorder", "UpstreamFault"]
 
@@ -66,7 +66,7 @@ class Recorder:
         self._shelf = Shelf(folder)
         context = ssl.create_default_context() if url.scheme == "https" else None
         self._transport = UpstreamTransport(
-            Address.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context, keep_idle=False
+            BackendAddress.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context, keep_idle=False
         )
         self.kept = 0
         """Files written."""
@@ -123,7 +123,7 @@ class Recorder:
 
     async def _send(self, request: httpx.Request, take: Take) -> None:
         try:
-            take.asked(await self._transport.open(Outgoing.of(request), take))
+            take.asked(await self._transport.open(UpstreamRequest.of(request), take))
         except httpx.TransportError as error:
             message = f"{self._url} cannot be reached: {error}"
             raise UpstreamError("upstream_unreachable", message) from error
@@ -189,7 +189,7 @@ class Recorder:
 
     async def _asked(self, path: str, take: Take) -> None:
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": []}
-        take.asked(await self._transport.open(Outgoing.of(self._request(scope, b"")), take))
+        take.asked(await self._transport.open(UpstreamRequest.of(self._request(scope, b"")), take))
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_S):

@@ -17,8 +17,7 @@ from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
 from slotgate.gateway.testing.cassette.redaction import Redaction, is_secret_header
 from slotgate.gateway.testing.cassette.request import RecordedRequest
-from slotgate.gateway.upstream import End
-from slotgate.gateway.upstream import Exchange as UpstreamExchange
+from slotgate.gateway.upstream import End, UpstreamExchange
 
 __all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "Take"]
 

@@ -30,7 +30,7 @@ from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.exec_wrapper import die_with_parent
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK
-from slotgate.gateway.server.listener import ListenError, Server
+from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.signals import stop_signals
 from slotgate.gateway.settings import Settings, SettingsError, parse
 from slotgate.gateway.telemetry.logs import configure_logging
@@ -121,7 +121,7 @@ class _Run:
         return parse(document, self._environ)
 
     @asynccontextmanager
-    async def _gateway(self) -> AsyncIterator[Server]:
+    async def _gateway(self) -> AsyncIterator[Listener]:
         """Ready inside: whoever is told of it gets an answer at once."""
         settings = self._settings()
         async with AsyncExitStack() as stack:
@@ -138,7 +138,7 @@ class _Run:
             app, parts = await stack.enter_async_context(assembled)
             fleet = parts.runtime.fleet
             self._app, self._fleet = app, fleet
-            server = Server(app, settings.server)
+            server = Listener(app, settings.server)
             await server.listen()
             try:
                 await self._ready(fleet)

@@ -19,8 +19,8 @@ import orjson
 
 from slotgate.gateway.tools.bench.figures import Figures
 from slotgate.gateway.tools.bench.visit import Visit
-from slotgate.gateway.upstream import Outgoing, UpstreamTransport
-from slotgate.gateway.upstream.transport import Address
+from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
 
 __all__ = ["BenchOptions", "run_bench"]
 
@@ -49,14 +49,14 @@ class BenchOptions:
         said = [{"role": "user", "content": self.prompt}]
         return orjson.dumps({**model, "messages": said, "max_tokens": self.max_tokens, "stream": True})
 
-    def outgoing(self) -> Outgoing:
+    def outgoing(self) -> UpstreamRequest:
         """The request; every one is the same."""
         parts = urlsplit(self.url)
         lines = [f"POST {parts.path.rstrip('/')}{PATH} HTTP/1.1", f"host: {parts.netloc}"]
         lines += ["content-type: application/json", f"content-length: {len(self.body)}"]
         if self.key is not None:
             lines.append(f"authorization: Bearer {self.key}")
-        return Outgoing("\r\n".join([*lines, "", ""]).encode(), (self.body,))
+        return UpstreamRequest("\r\n".join([*lines, "", ""]).encode(), (self.body,))
 
 
 def run_bench(options: BenchOptions) -> Figures:
@@ -75,7 +75,9 @@ class _Bench:
         options = self._options
         url = httpx.URL(options.url)
         context = ssl.create_default_context() if url.scheme == "https" else None
-        transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context)
+        transport = UpstreamTransport(
+            BackendAddress.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context
+        )
         began = time.monotonic()
         self._until = began + options.seconds
         places = self._places()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.upstream import Outgoing
+from slotgate.gateway.upstream import UpstreamRequest
 from tests.support.virtual_time import run_virtual
 
 CHAT = "/v1/chat/completions"
@@ -24,7 +24,7 @@ def with_backend(work: Callable[[Backend], None], url: str = "http://127.0.0.1:1
     run_virtual(course())
 
 
-def lines(outgoing: Outgoing) -> list[bytes]:
+def lines(outgoing: UpstreamRequest) -> list[bytes]:
     """The request line, then the headers in any order; the body follows an empty line."""
     head, end, rest = outgoing.head.partition(b"\r\n\r\n")
     assert (end, rest) == (b"\r\n\r\n", b"")
@@ -36,7 +36,7 @@ def lines(outgoing: Outgoing) -> list[bytes]:
 def test_a_stream_is_asked_for_in_the_same_words_as_a_whole_answer(url: str) -> None:
     def work(backend: Backend) -> None:
         stream = backend.outgoing(CHAT, BODY, HEADERS)
-        assert lines(stream) == lines(Outgoing.of(backend.request(CHAT, BODY, HEADERS)))
+        assert lines(stream) == lines(UpstreamRequest.of(backend.request(CHAT, BODY, HEADERS)))
         assert b"content-length: 7" in lines(stream)
         assert stream.body == BODY
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.line import Client
-from slotgate.gateway.server.connection import Protocol
+from slotgate.gateway.server.connection import ClientConnection
 from slotgate.gateway.streaming.deadlines import Deadlines
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
@@ -54,7 +54,7 @@ async def test_the_server_says_when_a_client_is_behind_and_when_it_is_gone() -> 
             frames = client.frames()
             assert [(await anext(frames)).data for _ in range(2)]
             [protocol] = gateway.server.connections.connections
-            assert isinstance(protocol, Protocol)
+            assert isinstance(protocol, ClientConnection)
             writer = protocol.writer
             assert writer is not None
             clear = [writer.now is not None]

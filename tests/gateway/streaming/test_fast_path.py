@@ -17,7 +17,7 @@ from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.fast_path import LONGEST
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import RelayState
-from slotgate.gateway.upstream.connection import End, State
+from slotgate.gateway.upstream.connection import End, UpstreamPhase
 from tests.support.chat_chunks import PLAIN, texts
 from tests.support.notation import DONE
 from tests.support.sse import FrameReader, text_of
@@ -352,6 +352,6 @@ def test_a_write_that_fails_on_the_long_way_ends_the_exchange_within_its_read() 
         line.client.error = RuntimeError("the transport is closed")
         line.read(chunk(event("x" * (LONGEST + 1))))
         assert line.relay.error is not None
-        assert [line.relay.error.code, line.connection.state] == ["internal_error", State.CLOSED]
+        assert [line.relay.error.code, line.connection.phase] == ["internal_error", UpstreamPhase.CLOSED]
 
     on_a_line(main)

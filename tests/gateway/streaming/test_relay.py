@@ -9,7 +9,7 @@ from bench.line import CHUNKED, Line
 from slotgate.admission import Outcome
 from slotgate.gateway.http.errors import UpstreamError
 from slotgate.gateway.streaming.relay import RelayState
-from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
 from tests.gateway.streaming.test_fast_path import chunk, event
 from tests.support.notation import DONE, END
@@ -73,10 +73,10 @@ class Unconnected:
         self.connection = UpstreamConnection(asyncio.get_running_loop())
         self.sink: Sink | None = None
 
-    def begin(self, outgoing: Outgoing, sink: Sink) -> Exchange:
+    def begin(self, outgoing: UpstreamRequest, sink: Sink) -> UpstreamExchange:
         self.sink = sink
         self.connection.send(outgoing.head, outgoing.body, sink)
-        return Exchange(self.connection)
+        return UpstreamExchange(self.connection)
 
 
 @pytest.mark.parametrize("how", ["closed", "failed", "unreachable"])
@@ -85,7 +85,7 @@ def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
         backend = Unconnected()
         line = Line()
         lease = line.relay._lease
-        line.relay.start(cast("UpstreamTransport", backend), Outgoing(b"POST / HTTP/1.1\r\n\r\n", ()))
+        line.relay.start(cast("UpstreamTransport", backend), UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ()))
         assert lease.live
         if how == "closed":
             line.relay.close()

@@ -15,8 +15,8 @@ import pytest
 
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.testing.fake.net.virtual_time import run_virtual
-from slotgate.gateway.upstream import End, Outgoing, UpstreamTransport
-from slotgate.gateway.upstream.transport import Address
+from slotgate.gateway.upstream import End, UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,10 @@ def listening(place: Path | None) -> Iterator[tuple[socket.socket, UpstreamTrans
         listener.listen()
         port = 80 if place else listener.getsockname()[1]
         url = httpx.URL(f"http://127.0.0.1:{port}")
-        yield listener, UpstreamTransport(Address.of(url, str(place) if place else None), connect_timeout_s=5)
+        yield (
+            listener,
+            UpstreamTransport(BackendAddress.of(url, str(place) if place else None), connect_timeout_s=5),
+        )
 
 
 def reset(listener: socket.socket) -> None:
@@ -102,7 +105,7 @@ async def test_a_descriptor_is_closed_once_however_early_its_connection_ends(
     """Closed twice, it would by then be another connection's."""
     with listening(tmp_path / "llama.sock" if unix else None) as (listener, transport):
         bystanders, sink = Bystanders(), Ends()
-        exchange = transport.begin(Outgoing(b"POST / HTTP/1.1\r\n\r\n", (LARGE,)), sink)
+        exchange = transport.begin(UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", (LARGE,)), sink)
         backend(listener)
         for turn in range(10):
             if turn == turns and backend is at_once:
@@ -133,7 +136,7 @@ def test_what_is_said_on_a_loop_with_a_network_of_its_own_stays_there(
 
     async def main() -> bytes:
         await asyncio.get_running_loop().create_server(Greeter, "127.0.0.1", 0)
-        transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
+        transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5)
         response = await transport.handle_async_request(httpx.Request("GET", url))
         answered = await response.aread()
         await transport.aclose()

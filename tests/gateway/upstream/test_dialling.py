@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotgate.gateway.upstream import End, Outgoing, UpstreamTransport
+from slotgate.gateway.upstream import End, UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
 from slotgate.gateway.upstream.connection import UpstreamConnection
-from slotgate.gateway.upstream.transport import Address
 from tests.gateway.upstream.test_transport import Recorder, eventually
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, H, T, chunked
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 ANSWER = H + chunked(T("a")) + chunked(DONE) + END
-REQUEST = Outgoing(HEAD + b"content-length: 2\r\n\r\n", (b"{}",))
+REQUEST = UpstreamRequest(HEAD + b"content-length: 2\r\n\r\n", (b"{}",))
 BYTES = REQUEST.head + b"{}"
 
 
@@ -52,7 +52,7 @@ async def transport_to(
 ) -> AsyncIterator[UpstreamTransport]:
     """No descriptor and no connection is left behind."""
     unix = server.family == socket.AF_UNIX
-    address = Address.of(
+    address = BackendAddress.of(
         httpx.URL("http://llama") if unix else url_of(server, host), server.getsockname() if unix else None
     )
     transport = UpstreamTransport(address, connect_timeout_s=within_s)
@@ -139,7 +139,7 @@ async def test_a_name_is_looked_up_and_then_the_request_leaves() -> None:
 @pytest.mark.parametrize("size", [60_000, 70_000, 20_000_000])
 async def test_a_body_that_the_socket_does_not_take_at_once_arrives_whole(size: int) -> None:
     body = random.Random(size).randbytes(size)
-    outgoing = Outgoing(HEAD + b"content-length: %d\r\n\r\n" % size, (body[:7], memoryview(body)[7:]))
+    outgoing = UpstreamRequest(HEAD + b"content-length: %d\r\n\r\n" % size, (body[:7], memoryview(body)[7:]))
     with listening() as server:
         async with transport_to(server) as transport:
             sink = Recorder()
@@ -205,7 +205,7 @@ async def test_a_fault_of_ours_in_connecting_is_told(monkeypatch: pytest.MonkeyP
 async def test_nobody_listens() -> None:
     with listening() as server:
         url = url_of(server)
-    transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
+    transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5)
     sink = Recorder()
     exchange = transport.begin(REQUEST, sink)
     assert not sink.ends
@@ -263,13 +263,13 @@ async def test_no_descriptor_is_left_for_another_connection(monkeypatch: pytest.
         ("http://[fe80::1]:8080", None, None),
     ],
 )
-async def test_near_is_what_connects_without_waiting(
+async def test_an_address_on_this_machine_without_tls_is_local(
     url: str, family: socket.AddressFamily | None, address: tuple[str, int] | None
 ) -> None:
-    near = Address.of(httpx.URL(url), None).near
-    assert near == (None if family is None else (family, address))
-    over_a_socket = Address.of(httpx.URL(url), "/run/llama")
-    assert over_a_socket.near == (socket.AF_UNIX, "/run/llama")
+    local = BackendAddress.of(httpx.URL(url), None).local
+    assert local == (None if family is None else (family, address))
+    over_a_socket = BackendAddress.of(httpx.URL(url), "/run/llama")
+    assert over_a_socket.local == (socket.AF_UNIX, "/run/llama")
 
 
 async def test_every_connection_of_many_that_end_at_random_is_gone() -> None:

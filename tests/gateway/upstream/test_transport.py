@@ -15,9 +15,10 @@ import pytest
 
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.http.headers import Headers
-from slotgate.gateway.upstream import End, Exchange, Outgoing, UpstreamTransport
-from slotgate.gateway.upstream.connection import MAX_HEAD_BYTES, State, UpstreamConnection
-from slotgate.gateway.upstream.transport import IDLE_S, Address
+from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, UpstreamTransport
+from slotgate.gateway.upstream.address import BackendAddress
+from slotgate.gateway.upstream.connection import MAX_HEAD_BYTES, UpstreamConnection, UpstreamPhase
+from slotgate.gateway.upstream.transport import IDLE_S
 from tests.support.connection import Ending, Request
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, STOP, H, T, answer, chunked
@@ -89,7 +90,7 @@ async def transport_to(
 ) -> AsyncIterator[UpstreamTransport]:
     """Leaving it proves that no connection was left, or closes what may stay open."""
     transport = UpstreamTransport(
-        Address.of(httpx.URL("http://127.0.0.1" if fu.uds else fu.url), fu.uds),
+        BackendAddress.of(httpx.URL("http://127.0.0.1" if fu.uds else fu.url), fu.uds),
         connect_timeout_s=connect_timeout_s,
     )
     try:
@@ -107,9 +108,9 @@ def post(fu: ScriptedUpstream, body: bytes = b"{}") -> httpx.Request:
     return httpx.Request("POST", httpx.URL(fu.url if not fu.uds else "http://llama").join(CHAT), content=body)
 
 
-async def opened(transport: UpstreamTransport, fu: ScriptedUpstream) -> tuple[Recorder, Exchange]:
+async def opened(transport: UpstreamTransport, fu: ScriptedUpstream) -> tuple[Recorder, UpstreamExchange]:
     sink = Recorder()
-    return sink, await transport.open(Outgoing.of(post(fu)), sink)
+    return sink, await transport.open(UpstreamRequest.of(post(fu)), sink)
 
 
 async def streamed(script: Script) -> Recorder:
@@ -290,7 +291,7 @@ async def test_scenarios_001_and_002_a_close_is_seen_by_the_backend_at_once(scri
 
 async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
     class Closing(Recorder):
-        exchange: Exchange | None = None
+        exchange: UpstreamExchange | None = None
 
         def body(self, data: bytes) -> None:
             super().body(data)
@@ -300,7 +301,7 @@ async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
     gate = Gate()
     async with playing([gate, Write(WHOLE), Fin()]) as fu, transport_to(fu) as transport:
         sink = Closing()
-        sink.exchange = await transport.open(Outgoing.of(post(fu)), sink)
+        sink.exchange = await transport.open(UpstreamRequest.of(post(fu)), sink)
         gate.event.set()
         assert await sink.end() is End.CLOSED
         assert sink.data == EVENTS[0]
@@ -313,7 +314,7 @@ async def test_a_sink_that_fails_costs_its_own_connection_only() -> None:
 
     async with playing(stream(*EVENTS)) as fu, transport_to(fu) as transport:
         sink = Failing()
-        exchange = await transport.open(Outgoing.of(post(fu)), sink)
+        exchange = await transport.open(UpstreamRequest.of(post(fu)), sink)
         assert await sink.end() is End.BROKEN
         await exchange.closed
 
@@ -338,9 +339,9 @@ async def test_a_stopped_backend_stops_and_goes_on() -> None:
 
 async def test_a_refused_connection_is_a_connect_error() -> None:
     with refusing_url() as url:
-        transport = UpstreamTransport(Address.of(httpx.URL(url), None), connect_timeout_s=5)
+        transport = UpstreamTransport(BackendAddress.of(httpx.URL(url), None), connect_timeout_s=5)
         with pytest.raises(httpx.ConnectError):
-            await transport.open(Outgoing(b"POST / HTTP/1.1\r\n\r\n", ()), Recorder())
+            await transport.open(UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ()), Recorder())
         await eventually(lambda: transport.connections == 0)
 
 
@@ -349,12 +350,12 @@ async def test_who_was_refused_can_see_it_in_the_chain_of_causes(host: str) -> N
     """By that the monitor knows that the process behind the address is another one when it answers again."""
     with refusing_url() as url:
         address = httpx.URL(url).copy_with(host=host)
-        transport = UpstreamTransport(Address.of(address, None), connect_timeout_s=5)
+        transport = UpstreamTransport(BackendAddress.of(address, None), connect_timeout_s=5)
         with pytest.raises(httpx.ConnectError) as refused:
             await transport.handle_async_request(httpx.Request("GET", address))
         assert isinstance(refused.value.__cause__, ConnectionRefusedError)
         with pytest.raises(httpx.ConnectError) as refused:
-            await transport.open(Outgoing(b"GET / HTTP/1.1\r\n\r\n", ()), Recorder())
+            await transport.open(UpstreamRequest(b"GET / HTTP/1.1\r\n\r\n", ()), Recorder())
         assert isinstance(refused.value.__cause__, ConnectionRefusedError)
         await eventually(lambda: transport.connections == 0)
 
@@ -425,7 +426,7 @@ async def test_a_connection_lost_before_the_request_ends_the_exchange() -> None:
     connection.connection_lost(None)
     sink = Recorder()
     connection.send(b"", (), sink)
-    assert (sink.ends, connection.state) == ([End.CUT_SHORT], State.CLOSED)
+    assert (sink.ends, connection.phase) == ([End.CUT_SHORT], UpstreamPhase.CLOSED)
     assert repr(connection) == "<UpstreamConnection closed, 0 exchanges>"
 
 
@@ -497,7 +498,7 @@ async def test_an_early_answer_to_a_body_that_is_not_read_ends_the_upload() -> N
     server_side: list[asyncio.Transport] = []
     server = await asyncio.get_running_loop().create_server(Refusing, "127.0.0.1", 0)
     url = httpx.URL("http://127.0.0.1").copy_with(port=server.sockets[0].getsockname()[1])
-    transport = UpstreamTransport(Address.of(url, None), connect_timeout_s=5)
+    transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5)
     request = httpx.Request("POST", url, content=b"x" * (32 << 20))
     try:
         response = await transport.handle_async_request(request)

@@ -9,8 +9,7 @@ from starlette.types import Message
 from slotgate.gateway.testing.cassette import Ending, RecordedRequest
 from slotgate.gateway.testing.cassette.redaction import Redaction
 from slotgate.gateway.testing.cassette.take import MAX_BEHIND_BYTES, MAX_KEPT_BYTES, Take
-from slotgate.gateway.upstream import End
-from slotgate.gateway.upstream import Exchange as UpstreamExchange
+from slotgate.gateway.upstream import End, UpstreamExchange
 
 pytestmark = pytest.mark.anyio
 
