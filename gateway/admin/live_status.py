@@ -101,9 +101,7 @@ class LiveStatus:
         if self._closed:
             raise CapacityError(503, "draining", "the gateway is shutting down")
         if len(self._subscribers) >= MOST_VIEWERS:
-            raise CapacityError(
-                429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0
-            )
+            raise CapacityError(429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0)
         viewer = Subscriber(self, on_close)
         self._subscribers.add(viewer)
         if len(self._subscribers) == 1:

@@ -1,5 +1,7 @@
 """The programs and packages outside Python that some clients need."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import subprocess
@@ -8,6 +10,9 @@ import pytest
 
 from tests.clients.node_js import HOME
 from tests.clients.told import Client
+from tests.support.fixtures import quick_probes
+
+__all__ = ["node_clients", "quick_probes", "what_the_client_needs"]
 
 NODE = 20
 """The oldest version that the packages support."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from slotgate.admission import quarantine
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
@@ -135,6 +136,6 @@ async def test_a_slot_that_stays_busy_stays_out_and_its_age_is_shown() -> None:
         await gateway.until(lambda: monitor.probes == 2, within=4)
         status = pool.status(asyncio.get_running_loop().time())
         assert (status.quarantined, status.idle) == (1, 0)
-        assert status.quarantined_oldest_s > 1.5
+        assert status.quarantined_oldest_s > quarantine.SPACING_S
         fu.llama.foreign = 0
         await gateway.until(lambda: pool.free == 1, within=4)

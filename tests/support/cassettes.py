@@ -9,6 +9,7 @@ from slotgate.gateway.testing.cassette import AT_ONCE, Cassette, Exchange, Playe
 from tests.support.client import RawClient, request_bytes
 from tests.support.http1 import Head
 
+MOMENT_S = 0.02
 STATUS = ("get-health", "get-props", "get-slots", "get-v1-models")
 
 
@@ -34,7 +35,7 @@ class Seen:
 
 
 async def seen(url: str, request: bytes) -> Seen:
-    """Whether the server closes is waited for where the body has no end; else looked at for a moment."""
+    """Send a request and return what comes back, and whether the server then closes the connection."""
     async with await RawClient.connect(url) as client:
         await client.send(request)
         try:
@@ -43,11 +44,25 @@ async def seen(url: str, request: bytes) -> Seen:
             return Seen(None, b"", clean_end=False, closed=True)
         body = await client.body()
         clean = client.clean_end is True
-        try:
-            closed = not clean or await client.eof(0.5)
-        except TimeoutError:
-            closed = False
-        return Seen(head, body, clean, closed)
+        return Seen(head, body, clean, closed=not clean or await closes(client))
+
+
+async def closes(client: RawClient) -> bool:
+    """Return True if the server closes the connection after a whole response.
+
+    A server that has not done so within a moment may be slow, or may keep the connection open. Bytes that are
+    no request tell which of the two: only a connection that is open has an answer to them.
+    """
+    try:
+        return await client.eof(MOMENT_S)
+    except TimeoutError:
+        pass
+    try:
+        await client.send(b"no request\r\n\r\n")
+        await client.head()
+    except ConnectionError:
+        return True
+    return False
 
 
 async def posted(url: str, path: str, json: object, *headers: bytes) -> Seen:

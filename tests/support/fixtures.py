@@ -50,6 +50,18 @@ async def no_stray_tasks() -> AsyncIterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def quick_probes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for the slots of a scripted llama-server soon after a request has ended.
+
+    The waits in `admission.quarantine` are there for habits of the real llama-server that the scripted one
+    does not have. Tests of the real one keep them. tests/admission tests the waits themselves.
+    """
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setattr("slotgate.admission.quarantine.SPACING_S", 0.2)
+        monkeypatch.setattr("slotgate.admission.quarantine.UNSTARTED_S", 0.1)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that makes thousands of tokens a second and never ends by itself."""
