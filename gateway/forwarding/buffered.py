@@ -60,7 +60,9 @@ class BufferedAnswer:
             raise self._cut
 
     def _holding(self) -> AbstractContextManager[None]:
-        return self._runtime.in_flight.holding(self, self._context, supersedes=self._generation.supersedes)
+        return self._runtime.in_flight.holding(
+            self, self._context, supersede_key=self._generation.supersede_key
+        )
 
     def cancel(self, error: GatewayError) -> None:
         """End with this error, unless the answer is being sent already."""

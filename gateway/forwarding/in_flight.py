@@ -51,12 +51,12 @@ class InFlight:
 
     @contextmanager
     def holding(
-        self, answer: Cancellable, context: RequestContext, *, supersedes: bytes = b""
+        self, answer: Cancellable, context: RequestContext, *, supersede_key: bytes = b""
     ) -> Iterator[None]:
-        """With a key in `supersedes`, the tenant's answer that was held under it before is ended."""
+        """With a key in `supersede_key`, the tenant's answer that was held under it before is ended."""
         self._answers[answer] = context
-        key = (context.tenant.name, supersedes)
-        if supersedes:
+        key = (context.tenant.name, supersede_key)
+        if supersede_key:
             earlier, self._latest[key] = self._latest.get(key), answer
             if earlier is not None:
                 message = "a later request of the same key has taken the place of this one"

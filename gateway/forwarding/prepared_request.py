@@ -28,8 +28,8 @@ class PreparedRequest:
     identity: Identity
     demand: Demand
     options: FrameOptions
-    supersedes: bytes = b""
-    """The client's key under which the latest request wins; empty: none."""
+    supersede_key: bytes = b""
+    """A newer request with this key ends the older one; empty: the request supersedes nothing."""
     prefix: PromptPrefix = field(default_factory=PromptPrefix)
     sizes: PromptSizes = field(default_factory=PromptSizes)
     """Learns from this request how long its model's prompts are."""

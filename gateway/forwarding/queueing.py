@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from starlette.types import Scope
-
-from slotgate.admission import Demand, Lease, Outcome, Priority, Refusal, Refused, Scheduler, Ticket
+from slotgate.admission import Demand, Lease, Outcome, Refusal, Refused, Scheduler, Ticket
 from slotgate.gateway.forwarding.queue import AdmissionQueue
-from slotgate.gateway.http.context import TenantIdentity, headers_of
 from slotgate.gateway.http.errors import CapacityError
 
-__all__ = ["granted", "owned", "priority_of", "refusal", "submit"]
+__all__ = ["granted", "owned", "refusal", "submit"]
 
 _STATUS = {
     Refusal.QUEUE_FULL: 429,
@@ -73,10 +70,3 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
     nobody = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
     sentence = "no backend that serves the model takes requests now" if nobody else _SENTENCE[why]
     raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))
-
-
-def priority_of(scope: Scope, tenant: TenantIdentity) -> Priority:
-    """The header can only lower what the tenant has."""
-    asked = headers_of(scope).get(b"x-slotgate-priority", b"")
-    batch = tenant.batch_only or asked.strip().lower() == b"batch"
-    return Priority.BATCH if batch else Priority.INTERACTIVE

@@ -76,7 +76,9 @@ class StreamedAnswer:
         self._frames = frames
         try:
             with (
-                self._runtime.in_flight.holding(self, self._context, supersedes=self._generation.supersedes),
+                self._runtime.in_flight.holding(
+                    self, self._context, supersede_key=self._generation.supersede_key
+                ),
                 until_client_gone(receive) as watch,
                 contextlib.suppress(ClientGone),
             ):

@@ -1,9 +1,9 @@
-"""Every endpoint that takes a slot: from the body to the last frame.
+"""The handler of every endpoint that takes a slot: from the body to the last frame.
 
-    read body -> check -> resolve model -> take a place -> (lease) -> ask the backend -> relay -> end
+    read body -> check -> resolve model -> queue -> lease -> ask the backend -> relay -> end
 
-Everything after the body runs under one disconnect watcher. A streaming answer and a whole one share all
-steps but the last two, which are in `forwarding/streamed.py` and `forwarding/buffered.py`.
+Streamed and buffered answers share all steps but the last two, which are in `forwarding/streamed.py` and
+`forwarding/buffered.py`. From the queue on, each runs under one disconnect watcher.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.admission import Demand
+from slotgate.admission import Demand, Priority
 from slotgate.gateway.api.chunks import Identity
-from slotgate.gateway.api.dialects import FrameOptions, KeepAlive
+from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.api.request import GenerationRequest, Upgrade
+from slotgate.gateway.api.request_options import RequestOptions
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.models import Model
 from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
-from slotgate.gateway.forwarding.queueing import priority_of
 from slotgate.gateway.forwarding.rate_limits import within_limits
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.forwarding.streamed import StreamedAnswer
@@ -36,9 +36,6 @@ from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.settings import Settings
 
 __all__ = ["Generate"]
-
-MAX_KEY_BYTES = 256
-_SESSION_HEADERS = (b"x-slotgate-session", b"x-session-id", b"x-claude-code-session-id")
 
 
 class Generate:
@@ -54,84 +51,122 @@ class Generate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
-        asked = await self._reader.read(self._endpoint, scope, receive)
-        generation = await self._prepare(scope, context, asked)
-        limiter, cost = self._runtime.limiter, generation.demand.cost
-        prompt_tokens = asked.request.prompt_cost(asked.size)
-        with within_limits(limiter, generation.context, cost, prompt_tokens=prompt_tokens):
-            if generation.context.stream:
-                await StreamedAnswer(self._settings, self._runtime, generation).serve(scope, receive, send)
+        parsed = await self._reader.read(self._endpoint, scope, receive)
+        prepared = await self._prepare(scope, context, parsed)
+        limiter, cost = self._runtime.limiter, prepared.demand.cost
+        prompt_tokens = parsed.request.prompt_cost(parsed.size)
+        with within_limits(limiter, context, cost, prompt_tokens=prompt_tokens):
+            if context.stream:
+                await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
             else:
-                await BufferedAnswer(self._settings, self._runtime, generation).serve(receive, send)
+                await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
 
-    async def _prepare(self, scope: Scope, context: RequestContext, asked: ParsedRequest) -> PreparedRequest:
-        endpoint, request, tenant = self._endpoint, asked.request, context.tenant
+    async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
+        """Check the request against its model, and work out what to send and which slot to ask for."""
+        request, tenant = parsed.request, context.tenant
+        options = RequestOptions.from_headers(headers_of(scope))
         model = self._fleet.catalogue.resolve(request.model, tenant)
-        context.model = model.name
-        context.stream = request.stream
+        context.model, context.stream = model.name, request.stream
         check_served(model.backends)
-        slots = widest(model.backends)
-        if slots and request.n > slots:
-            raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
-        affinity = self._fleet.affinity
-        prefix = PromptPrefix()
-        several = len(model.backends) > 1 or any(backend.pool.numbered for backend in model.backends)
-        if several and not tenant.isolated:
-            prefix = endpoint.body.prefix(asked.members, _session(scope, tenant, asked.members))
+        _check_n(request, model.backends)
+        prefix = self._prefix(parsed, model, options, tenant)
         upgrade = _upgrade(model.backends, request)
-        tokens, open_ended = self._tokens(model, asked, tenant)
-        demand = Demand(
-            tenant=tenant.name,
-            model=model.name,
-            width=request.width(slots),
-            cost=request.cost(asked.size, tenant),
-            priority=priority_of(scope, tenant),
-            body_bytes=asked.size,
-            warmth=affinity.warmth(prefix),
-            warm_slots=affinity.slots(prefix) | _asked_slot(asked.members, tenant, model.backends),
-            tokens=tokens,
-            open_ended=open_ended,
-            numbered=endpoint.numbered,
-            isolated=tenant.isolated,
-        )
+        demand = self._demand(parsed, model, options, tenant, prefix)
         return PreparedRequest(
             context=context,
-            endpoint=endpoint,
-            body=await self._reader.changed(asked, tenant, model.upstream_name, upgrade),
-            headers=upstream_headers(scope, context, stream=request.stream, content_type=asked.content_type),
-            identity=Identity(
-                id=f"{endpoint.id_prefix}{secrets.token_hex(12)}" if endpoint.id_prefix else "",
-                created=int(time.time()),
-                model=request.model or model.name,
-            ),
+            endpoint=self._endpoint,
+            body=await self._reader.changed(parsed, tenant, model.upstream_name, upgrade),
+            headers=upstream_headers(scope, context, stream=request.stream, content_type=parsed.content_type),
+            identity=self._identity(request.model or model.name),
             demand=demand,
-            options=FrameOptions(
-                keepalive=_keepalive(scope, self._settings),
-                running_usage=request.running_usage,
-                strip_timings=upgrade.timings,
-                withhold_usage=upgrade.usage,
-                parts=request.parts,
-            ),
+            options=self._frame_options(request, options, upgrade),
             prefix=prefix,
             sizes=self._runtime.prompt_sizes,
             limit_name=request.limit_name,
-            queue_events=headers_of(scope).get(b"x-slotgate-queue-events", b"").strip() == b"1",
-            supersedes=headers_of(scope).get(b"x-slotgate-supersede", b"")[:MAX_KEY_BYTES],
+            queue_events=options.queue_events,
+            supersede_key=options.supersede_key,
         )
 
-    def _tokens(self, model: Model, asked: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
-        """Of a shared context: for prompt and answer, and whether the answer has no limit and is left out. 0
-        where none is shared.
+    def _prefix(
+        self, parsed: ParsedRequest, model: Model, options: RequestOptions, tenant: TenantIdentity
+    ) -> PromptPrefix:
+        """Hash the prompt if a choice depends on it: between backends, or between numbered slots.
 
-        A backend that has not said yet what it has, because it is still to be loaded, may share one.
+        Nothing of an isolated tenant is left in a slot, so there is no warm slot to find.
+        """
+        choice = len(model.backends) > 1 or any(backend.pool.numbered for backend in model.backends)
+        if tenant.isolated or not choice:
+            return PromptPrefix()
+        session = options.session_key(tenant.name, parsed.members)
+        return self._endpoint.body.prefix(parsed.members, session)
+
+    def _demand(
+        self,
+        parsed: ParsedRequest,
+        model: Model,
+        options: RequestOptions,
+        tenant: TenantIdentity,
+        prefix: PromptPrefix,
+    ) -> Demand:
+        """Return the demand for slots that the request makes of admission."""
+        affinity = self._fleet.affinity
+        tokens, open_ended = self._tokens(model, parsed, tenant)
+        return Demand(
+            tenant=tenant.name,
+            model=model.name,
+            width=parsed.request.width(widest(model.backends)),
+            cost=parsed.request.cost(parsed.size, tenant),
+            priority=Priority.BATCH if options.batch or tenant.batch_only else Priority.INTERACTIVE,
+            body_bytes=parsed.size,
+            warmth=affinity.warmth(prefix),
+            warm_slots=affinity.slots(prefix) | _requested_slot(parsed.members, tenant, model.backends),
+            tokens=tokens,
+            open_ended=open_ended,
+            numbered=self._endpoint.numbered,
+            isolated=tenant.isolated,
+        )
+
+    def _tokens(self, model: Model, parsed: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
+        """Return the tokens of a shared context that the request needs, and True if its answer has no limit.
+
+        The tokens of an unlimited answer are not counted. They are 0 where no backend shares its context
+        between slots. A backend that is not loaded yet has not said so, and may share one.
         """
         if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
             return 0, False
-        answer = asked.request.answer_tokens(tenant)
-        return self._runtime.prompt_sizes.estimate(model.name, asked.size) + (answer or 0), answer is None
+        answer = parsed.request.answer_tokens(tenant)
+        return self._runtime.prompt_sizes.estimate(model.name, parsed.size) + (answer or 0), answer is None
+
+    def _identity(self, model: str) -> Identity:
+        prefix = self._endpoint.id_prefix
+        return Identity(
+            id=f"{prefix}{secrets.token_hex(12)}" if prefix else "", created=int(time.time()), model=model
+        )
+
+    def _frame_options(
+        self, request: GenerationRequest, options: RequestOptions, upgrade: Upgrade
+    ) -> FrameOptions:
+        return FrameOptions(
+            keepalive=options.keepalive or self._settings.streaming.keepalive,
+            running_usage=request.running_usage,
+            strip_timings=upgrade.timings,
+            withhold_usage=upgrade.usage,
+            parts=request.parts,
+        )
+
+
+def _check_n(request: GenerationRequest, backends: list[Backend]) -> None:
+    """Raise `ClientError` if the request wants more choices than any backend has slots.
+
+    llama-server generates the choices of one request side by side, each in a slot of its own.
+    """
+    slots = widest(backends)
+    if slots and request.n > slots:
+        raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
 
 
 def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
+    """Return the options that the gateway needs in the answer and the client did not ask for."""
     states_usage = all(backend.states_usage for backend in backends)
     on_demand = request.stream and request.shape.usage_on_demand
     return Upgrade(
@@ -140,27 +175,14 @@ def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
     )
 
 
-def _asked_slot(
+def _requested_slot(
     members: Mapping[str, Any], tenant: TenantIdentity, backends: list[Backend]
 ) -> dict[str, int]:
-    """The slot that the client asks for, if it may: it gets it where it is free and slots are numbered."""
+    """Return pool name -> the slot that the client asks for in `id_slot`, if its tenant may do so.
+
+    The request gets that slot if it is free and the pool numbers its slots.
+    """
     number = members.get("id_slot")
     if not tenant.allow_id_slot or not isinstance(number, int):
         return {}
     return {backend.pool.name: number for backend in backends}
-
-
-def _session(scope: Scope, tenant: TenantIdentity, members: Mapping[str, Any]) -> bytes:
-    """What the client calls its conversation, under any of the names in use."""
-    headers = headers_of(scope)
-    named = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), b"")
-    key = members.get("prompt_cache_key")
-    if not named and isinstance(key, str):
-        named = key.encode(errors="replace")
-    return tenant.name.encode() + b"\0" + named[:MAX_KEY_BYTES] if named else b""
-
-
-def _keepalive(scope: Scope, settings: Settings) -> KeepAlive:
-    asked = headers_of(scope).get(b"x-slotgate-keepalive", b"").strip().lower()
-    forms: dict[bytes, KeepAlive] = {b"comment": "comment", b"chunk": "chunk", b"off": "off"}
-    return forms.get(asked, settings.streaming.keepalive)
