@@ -1,8 +1,12 @@
-"""The command line. Commands import what they need when they run, so that `--help` and `check` are quick.
+"""The command line.
 
-Exit codes: 0, 2 for what the user has to correct (every fault on its own line of stderr), and whatever
-a server returns.
+Each command imports the modules that it needs when it runs, so that `--help` and `check` start quickly.
+
+Exit codes: 0 for success, 2 for faults that the user has to correct (each on its own line of stderr), 1 where
+the help of a command says so, and the exit code of the server for commands that run one.
 """
+
+from __future__ import annotations
 
 import os
 import sys
@@ -26,16 +30,34 @@ CONFIG = click.option(
     metavar="FILE",
     help="The configuration, a TOML file.",
 )
-BY = "Any of tenant, key, model, backend, day, outcome; empty for one sum of all."
+BY = "Group by these columns: any of tenant, key, model, backend, day, outcome. Empty: one total."
+URL = "URL of the gateway."
+HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+FREE_PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: any free port."
+)
+LISTEN_PORT = "Port to listen on."
+LISTEN_ANY_PORT = "Port to listen on. 0 takes any free port."
 FOLDER = click.Path(file_okay=False, path_type=Path)
-SPEEDS = "As recorded, N times as fast, or without any wait."
+SPEEDS = "Play answers at the recorded speed, N times as fast, or without pauses (max)."
+PARALLEL = "Number of slots (llama-server --parallel). Default: llama-server's own."
+CONTEXT = "Context size in tokens (llama-server --ctx-size). Default: llama-server's own."
+SERVER_PROGRAM = (
+    "The llama-server to start. Default: $LLAMA_SERVER, else from $PATH, else the Python package."
+)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OPERATOR_KEY_FILE = "A file with the operator key. Default: $SLOTGATE_OPERATOR_KEY, else asked for."
+TENANT_KEY_FILE = "A file with a tenant's key. Default: $SLOTGATE_KEY, else no key."
+API_KEY_ENV = "Environment variable with the API key of the server. Default: client keys are forwarded."
+BENCH_SECONDS = "Start requests for this many seconds, unless --requests is given."
+SCRIPT = "What the scripted model says, a TOML file. Default: built-in answers."
+AT_LEAST_1 = click.IntRange(min=1)
 ABOVE_0 = click.FloatRange(min=0, min_open=True)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _beside(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """For a file that is written at the end: that there is no place for it is said at the beginning."""
+def _in_a_folder(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Check that the folder of an output file exists: the file itself is written only at the end."""
     if path is not None and not path.parent.is_dir():
         raise click.BadParameter(f"'{path}': there is no folder {path.parent}.")
     return path
@@ -50,7 +72,11 @@ def main() -> None:
 @main.command()
 @CONFIG
 def serve(config: Path | None) -> None:
-    """Run the gateway."""
+    """Start the gateway with a configuration.
+
+    SIGHUP reloads the configuration. SIGTERM or SIGINT lets running streams finish (server.shutdown_grace_s)
+    and then ends the process; a second signal ends it at once.
+    """
     settings = _loaded(config)
     from slotgate.gateway.app.serve import serve as serve_forever
     from slotgate.gateway.settings import load
@@ -61,7 +87,10 @@ def serve(config: Path | None) -> None:
 @main.command()
 @CONFIG
 def check(config: Path | None) -> None:
-    """Validate a configuration and explain what it means."""
+    """Validate a configuration and explain what it means.
+
+    Exit code 2 if it has faults; each is printed on its own line.
+    """
     settings = _loaded(config)
     from slotgate.gateway.settings import explain
     from slotgate.gateway.usage import store_of
@@ -75,11 +104,11 @@ def check(config: Path | None) -> None:
 
 @main.command()
 @click.argument("model", type=EXISTING_FILE, required=False, metavar="[MODEL.gguf]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
-@click.option("--parallel", type=click.IntRange(min=1), metavar="N", help="Slots of llama-server.")
-@click.option("--ctx", type=click.IntRange(min=1), metavar="N", help="Context size in tokens.")
-@click.option("--llama-server", type=EXISTING_FILE, metavar="PATH", help="The program to start.")
+@HOST
+@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help=LISTEN_PORT)
+@click.option("--parallel", type=click.IntRange(min=1), metavar="N", help=PARALLEL)
+@click.option("--ctx", type=click.IntRange(min=1), metavar="N", help=CONTEXT)
+@click.option("--llama-server", type=EXISTING_FILE, metavar="PATH", help=SERVER_PROGRAM)
 def run(
     *,
     model: Path | None,
@@ -89,7 +118,11 @@ def run(
     ctx: int | None,
     llama_server: Path | None,
 ) -> None:
-    """Start llama-server and a gateway in front of it."""
+    """Start llama-server and a gateway in front of it.
+
+    MODEL.gguf is the model to load. Default: $SLOTGATE_MODEL, else the .gguf file in the working folder, else
+    the small model of the Python package.
+    """
     from slotgate.gateway.tools.run.options import RunOptions
     from slotgate.gateway.tools.run.run import run as run_both
 
@@ -99,11 +132,16 @@ def run(
 
 
 @main.command()
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
-@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with the operator key.")
-@click.option("--once", is_flag=True, help="Print one picture and end, as without a terminal.")
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help=URL)
+@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help=OPERATOR_KEY_FILE)
+@click.option(
+    "--once", is_flag=True, help="Print one snapshot and exit. Default if stdout is not a terminal."
+)
 def top(*, url: str, key_file: Path | None, once: bool) -> None:
-    """Watch slots, queue and requests. The operator key comes from SLOTGATE_OPERATOR_KEY or --key-file."""
+    """Watch slots, queue and requests of a running gateway.
+
+    It needs the operator key. On the machine where `slotgate run` is running, that key is found by itself.
+    """
     from slotgate.gateway.tools.client_key import OPERATOR, NoKeyError, with_scheme
     from slotgate.gateway.tools.top.watching import watch
 
@@ -119,19 +157,24 @@ def top(*, url: str, key_file: Path | None, once: bool) -> None:
 
 
 @main.command()
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
-@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help="A file with a tenant's key.")
-@click.option("--streams", type=click.IntRange(min=1), default=8, show_default=True, help="At a time.")
-@click.option("--requests", type=click.IntRange(min=1), metavar="N", help="In all. Default: by --seconds.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True)
-@click.option("--model", metavar="NAME", help="Needed where several are served.")
-@click.option("--prompt", default="Tell a story.", show_default=True)
-@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help=URL)
+@click.option("--key-file", type=EXISTING_FILE, metavar="FILE", help=TENANT_KEY_FILE)
+@click.option("--streams", type=AT_LEAST_1, default=8, show_default=True, help="Concurrent streams.")
+@click.option(
+    "--requests", type=AT_LEAST_1, metavar="N", help="Total number of requests. Default: see --seconds."
+)
+@click.option("--seconds", type=ABOVE_0, default=10.0, show_default=True, help=BENCH_SECONDS)
+@click.option("--model", metavar="NAME", help="Model to ask for. Default: the only one that is served.")
+@click.option("--prompt", default="Tell a story.", show_default=True, help="Prompt of every request.")
+@click.option(
+    "--max-tokens", type=AT_LEAST_1, default=64, show_default=True, help="Longest answer in tokens."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON. Default: as text.")
 def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> None:  # noqa: ANN401
-    """Load a gateway that runs and print its figures. The key comes from SLOTGATE_KEY or --key-file.
+    """Put load on a running gateway and print what its clients measured.
 
-    Exit code 1 if a request failed.
+    On the machine where `slotgate run` is running, its key is found by itself. Exit code 1 if a request
+    failed.
     """
     import orjson
 
@@ -140,41 +183,41 @@ def bench(*, url: str, key_file: Path | None, as_json: bool, **rest: Any) -> Non
 
     url = with_scheme(url)
     if not url.startswith(("http://", "https://")):
-        raise click.BadParameter("it begins with http:// or https://", param_hint="--url")
+        raise click.BadParameter("must begin with http:// or https://", param_hint="--url")
     try:
         key = CLIENT.find(url, key_file, os.environ, lambda: "")
     except NoKeyError as missing:
         if key_file is not None or os.environ.get(CLIENT.variable):
             raise click.UsageError(str(missing)) from missing
-        key = None  # a gateway without tenants wants none
+        key = None  # a gateway without tenants needs no key
     figures = run_bench(BenchOptions(url=url, key=key, **rest))
     click.echo(orjson.dumps(figures.as_json()).decode() if as_json else figures.as_text(), nl=as_json)
     sys.exit(0 if figures.ok == figures.requests else 1)
 
 
 @main.command()
-@click.option("--upstream", required=True, metavar="URL", help="The server to record: http://host:port.")
-@click.option("--to", "folder", required=True, type=FOLDER, metavar="FOLDER", help="Where recordings go.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True)
-@click.option("--api-key-env", metavar="NAME", help="The variable with a key for the upstream.")
+@click.option("--upstream", required=True, metavar="URL", help="The server to record, as http://host:port.")
+@click.option("--to", "folder", required=True, type=FOLDER, metavar="FOLDER", help="The folder to write to.")
+@HOST
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help=LISTEN_ANY_PORT)
+@click.option("--api-key-env", metavar="NAME", help=API_KEY_ENV)
 def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: str | None) -> None:
-    """Pass requests on and keep the answers, for `replay`."""
+    """Forward requests to a server and record its answers for `slotgate replay`."""
     from slotgate.gateway.testing.cassette.listening import record as record_until_stopped
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env)
     if api_key_env is not None and not api_key:
-        raise click.UsageError(f"The variable {api_key_env} of --api-key-env is not set.")
+        raise click.UsageError(f"The environment variable {api_key_env} (--api-key-env) is not set.")
     sys.exit(record_until_stopped(upstream, folder, host, port, api_key))
 
 
 @main.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--speed", default="recorded", show_default=True, metavar="recorded|N|max", help=SPEEDS)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True)
+@HOST
+@click.option("--port", type=click.IntRange(0, 65535), default=8091, show_default=True, help=LISTEN_ANY_PORT)
 def replay(*, folder: Path, speed: str, host: str, port: int) -> None:
-    """Answer requests as they were answered when they were recorded."""
+    """Answer requests from the recording in FOLDER, without a model."""
     from slotgate.gateway.testing.cassette.listening import replay as replay_until_stopped
     from slotgate.gateway.testing.cassette.player import speed_of
 
@@ -187,19 +230,26 @@ def replay(*, folder: Path, speed: str, host: str, port: int) -> None:
 @main.command()
 @CONFIG
 @click.option("--by", default="tenant,model,day", show_default=True, metavar="COLUMNS", help=BY)
-@click.option("--from", "first", default="", metavar="YYYY-MM-DD", help="The first UTC day.")
-@click.option("--to", "last", default="", metavar="YYYY-MM-DD", help="The last UTC day.")
-@click.option("--csv", "form", flag_value="csv", help="For a spreadsheet.")
-@click.option("--json", "form", flag_value="json", help="For a program.")
+@click.option(
+    "--from", "first", default="", metavar="YYYY-MM-DD", help="First UTC day. Default: the oldest record."
+)
+@click.option(
+    "--to", "last", default="", metavar="YYYY-MM-DD", help="Last UTC day. Default: the newest record."
+)
+@click.option("--csv", "form", flag_value="csv", help="Print CSV. Default: a table.")
+@click.option("--json", "form", flag_value="json", help="Print JSON. Default: a table.")
 def usage(*, config: Path | None, by: str, first: str, last: str, form: str | None) -> None:
-    """Print what requests used. Without a configuration: what those of `slotgate run` did."""
+    """Print the usage records, summed up.
+
+    Without a configuration it reads the records of `slotgate run`.
+    """
     from slotgate.gateway.usage import Question, StoreError, store_of
     from slotgate.gateway.usage.table import as_csv, as_json, as_table
 
     forms = {"csv": as_csv, "json": as_json, None: as_table}
     store = store_of(_usage_settings(config))
     if store is None:
-        raise click.UsageError('Nothing is recorded: usage.store is "none".')
+        raise click.UsageError('Usage is not recorded: usage.store is "none".')
     try:
         question = Question.asked(by, first, last, most=sys.maxsize)
         totals = store.totals(question)
@@ -210,15 +260,26 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
 
 
 @main.command()
-@click.option("--script", type=EXISTING_FILE, metavar="FILE", help="What it says and does, a TOML file.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
+@click.option("--script", type=EXISTING_FILE, metavar="FILE", help=SCRIPT)
+@HOST
+@FREE_PORT
 @click.option(
-    "--ready", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets the URL once it listens."
+    "--ready",
+    type=NEW_FILE,
+    callback=_in_a_folder,
+    metavar="FILE",
+    help="Write the URL here once it listens.",
 )
-@click.option("--alias", metavar="NAME", help="Its model's name, as llama-server's --alias.")
-@click.option("-np", "--parallel", "slots", type=click.IntRange(min=1), metavar="N", help="Slots.")
-@click.option("--seed", type=int, metavar="N", help="The same seed says the same.")
+@click.option("--alias", metavar="NAME", help="Name of its model. Default: the script's.")
+@click.option(
+    "-np", "--parallel", "slots", type=AT_LEAST_1, metavar="N", help="Number of slots. Default: the script's."
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="Seed of random answers. Default: the script's. The same seed gives the same answers.",
+)
 def fake(
     *,
     script: Path | None,
@@ -229,7 +290,10 @@ def fake(
     slots: int | None,
     seed: int | None,
 ) -> None:
-    """Run a scripted llama-server, for tests without a GPU."""
+    """Run a scripted llama-server, for tests without a GPU.
+
+    The options override the script's settings.
+    """
     from slotgate.gateway.testing.fake import ScriptError
     from slotgate.gateway.testing.fake_program import FakeOptions, run_fake
 
@@ -242,23 +306,70 @@ def fake(
 
 
 @main.command()
-@click.option("--script", type=EXISTING_FILE, metavar="FILE", help="For the scripted llama-server.")
-@click.option("--replay", type=FOLDER, metavar="FOLDER", help="A recording instead.")
+@click.option("--script", type=EXISTING_FILE, metavar="FILE", help=SCRIPT)
+@click.option(
+    "--replay", type=FOLDER, metavar="FOLDER", help="Use a recording instead of the scripted model."
+)
 @click.option("--speed", default="max", show_default=True, metavar="recorded|N|max", help=SPEEDS)
-@click.option("--model", type=EXISTING_FILE, metavar="GGUF", help="A real llama-server with it instead.")
-@click.option("--upstream", metavar="URL", help="A llama-server that runs already instead.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
-@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="A web page that may call.")
-@click.option("--ready", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets URL and key as JSON.")
-@click.option("--junit", type=NEW_FILE, callback=_beside, metavar="FILE", help="Gets what was asked, as XML.")
-@click.option("--start-s", type=ABOVE_0, default=120.0, show_default=True, help="To be ready within.")
-@click.option("--max-s", type=ABOVE_0, default=3600.0, show_default=True, help="To end after.")
-@click.option("--expect", "expected", multiple=True, metavar="CODE", help="An error that may happen.")
-@click.option("--key", metavar="KEY", help="Default: a new one.", envvar="SLOTGATE_CI_KEY", show_envvar=True)
+@click.option(
+    "--model",
+    type=EXISTING_FILE,
+    metavar="GGUF",
+    help="Use a real llama-server with this model instead of the scripted model.",
+)
+@click.option(
+    "--upstream", metavar="URL", help="Use a llama-server that runs already instead of the scripted model."
+)
+@HOST
+@FREE_PORT
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin call the gateway. May be repeated. Default: none.",
+)
+@click.option(
+    "--ready",
+    type=NEW_FILE,
+    callback=_in_a_folder,
+    metavar="FILE",
+    help="Write URL and key here, as JSON, once it is ready.",
+)
+@click.option(
+    "--junit",
+    type=NEW_FILE,
+    callback=_in_a_folder,
+    metavar="FILE",
+    help="Write all requests and failures here, as JUnit XML.",
+)
+@click.option(
+    "--start-s",
+    type=ABOVE_0,
+    default=120.0,
+    show_default=True,
+    help="Fail if the model is not ready after N seconds.",
+)
+@click.option(
+    "--max-s", type=ABOVE_0, default=3600.0, show_default=True, help="Stop after N seconds (exit code 124)."
+)
+@click.option(
+    "--expect",
+    "expected",
+    multiple=True,
+    metavar="CODE",
+    help="Requests may fail with this error code. May be repeated.",
+)
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="Key of the gateway. Default: a new one.",
+    envvar="SLOTGATE_CI_KEY",
+    show_envvar=True,
+)
 @click.option("--control", is_flag=True, hidden=True)
-@click.option("--with-parent", is_flag=True, help="End when the process that started this does.")
-@click.option("--verbose", is_flag=True, help="Log every request.")
+@click.option("--with-parent", is_flag=True, help="Stop when the parent process ends.")
+@click.option("--verbose", is_flag=True, help="Log every request. Default: only warnings and errors.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def ci(
     *,
@@ -270,10 +381,11 @@ def ci(
     expected: tuple[str, ...],
     **rest: Any,  # noqa: ANN401
 ) -> None:
-    """Run a command beside a gateway with a stand-in.
+    """Run your tests against a gateway with a scripted model.
 
-    The command sees SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables).
-    The exit code is the command's, or 1 if a request failed unexpectedly.
+    COMMAND gets SLOTGATE_URL and SLOTGATE_KEY (and the OpenAI and Anthropic clients' own variables). Without
+    a command the gateway runs until a signal. The exit code is the command's, or 1 if a request failed that
+    the script did not make fail.
     """
     from slotgate.gateway.testing.cassette import CassetteError
     from slotgate.gateway.testing.cassette.player import speed_of
@@ -284,7 +396,7 @@ def ci(
 
     if sum(choice is not None for choice in (script, replay, model, upstream)) > 1:
         named = "--script, --replay, --model, --upstream"
-        raise click.UsageError(f"Only one of {named} can stand behind the gateway.")
+        raise click.UsageError(f"Give only one of {named}.")
     try:
         options = CiOptions(
             script=script,
@@ -304,18 +416,20 @@ def ci(
 
 @main.group()
 def keys() -> None:
-    """Make keys."""
+    """Make keys for tenants and operators."""
 
 
 @keys.command()
-@click.option("--operator", is_flag=True, help="A key for /metrics and /admin.")
+@click.option(
+    "--operator", is_flag=True, help="Make an operator key, for /metrics and /admin. Default: a tenant's key."
+)
 def new(operator: bool) -> None:
     """Print a new key, its hash, and what to write into the configuration."""
     from slotgate.gateway.auth.keys import hash_key, new_key
 
     key = new_key()
     lines = OPERATOR_LINES if operator else TENANT_LINES
-    click.echo(f"key:  {key}\nhash: {hash_key(key)}\n\n# The key is kept nowhere. In the configuration:")
+    click.echo(f"key:  {key}\nhash: {hash_key(key)}\n\n# The key is stored nowhere. Configure its hash:")
     click.echo(lines.format(hash=hash_key(key)))
 
 
@@ -329,7 +443,7 @@ name = "team-a"
 key_hashes = ["{hash}"]"""
 
 
-def _loaded(config: Path | None) -> "Settings":
+def _loaded(config: Path | None) -> Settings:
     from slotgate.gateway.settings import load
 
     if config is None:
@@ -338,7 +452,7 @@ def _loaded(config: Path | None) -> "Settings":
         return load(config, os.environ)
 
 
-def _usage_settings(config: Path | None) -> "UsageSettings":
+def _usage_settings(config: Path | None) -> UsageSettings:
     if config is not None:
         return _loaded(config).usage
     from slotgate.gateway.tools.run.kept_keys import state_dir

@@ -1,13 +1,14 @@
-"""The command line as a user and a script meet it."""
+"""The command line, as users and scripts call it."""
 
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -56,7 +57,7 @@ def test_check_explains_a_valid_configuration(config: Callable[[str], str]) -> N
     assert "gpu0 at http://127.0.0.1:8081" in result.stdout
 
 
-def test_the_configuration_may_be_named_by_the_environment(config: Callable[[str], str]) -> None:
+def test_the_environment_may_name_the_configuration(config: Callable[[str], str]) -> None:
     assert slotgate("check", environ={"SLOTGATE_CONFIG": config(VALID)}).exit_code == 0
 
 
@@ -66,7 +67,7 @@ def test_the_environment_overrides_the_file(config: Callable[[str], str]) -> Non
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_all_faults_are_on_stderr_one_a_line_with_exit_code_2(
+def test_all_faults_are_on_stderr_one_per_line_with_exit_code_2(
     command: str, config: Callable[[str], str]
 ) -> None:
     result = slotgate(command, "--config", config(INVALID))
@@ -81,20 +82,20 @@ def test_without_a_configuration_it_says_how_to_give_one(command: str) -> None:
     assert "give --config FILE or set SLOTGATE_CONFIG" in result.stderr
 
 
-def test_a_file_that_is_not_there_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     result = slotgate("check", "--config", str(tmp_path / "none.toml"))
     assert result.exit_code == 2
     assert result.stderr == f"{tmp_path}/none.toml: cannot be read: No such file or directory\n"
 
 
-def test_serve_runs_the_settings_and_exits_as_the_server_does(
+def test_serve_runs_the_settings_and_exits_with_the_server_s_code(
     config: Callable[[str], str], stand_in: Callable[[str, Callable[..., int]], None]
 ) -> None:
     served: list[object] = []
 
     def serve(settings: object, *, load: Callable[[], Settings]) -> int:
         served.append(settings)
-        assert load() == settings, "it can be read again"
+        assert load() == settings, "the configuration can be loaded again"
         return 3
 
     stand_in("serve", serve)
@@ -104,7 +105,7 @@ def test_serve_runs_the_settings_and_exits_as_the_server_does(
     assert settings.backends[0].name == "gpu0"
 
 
-def test_run_hands_on_what_it_was_asked_for(
+def test_run_passes_its_options_on(
     tmp_path: Path, stand_in: Callable[[str, Callable[[object], int]], None]
 ) -> None:
     ran: list[object] = []
@@ -128,7 +129,7 @@ def test_run_hands_on_what_it_was_asked_for(
     [SettingsError((SettingsFault("server.port", "is taken"),)), KeysError("cannot keep keys in /state")],
     ids=["settings", "keys"],
 )
-def test_what_run_cannot_do_is_one_line_and_exit_code_2(
+def test_an_error_of_run_is_one_line_and_exit_code_2(
     wrong: Exception, stand_in: Callable[[str, Callable[[object], int]], None]
 ) -> None:
     def run(_: object) -> int:
@@ -142,7 +143,7 @@ def test_what_run_cannot_do_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     "words", [["--port", "0"], ["--port", "70000"], ["--parallel", "0"], ["--ctx", "x"], ["/no/such.gguf"]]
 )
-def test_an_option_that_makes_no_sense_is_exit_code_2(words: list[str]) -> None:
+def test_a_nonsensical_option_is_exit_code_2(words: list[str]) -> None:
     assert slotgate("run", *words).exit_code == 2
 
 
@@ -191,12 +192,12 @@ def test_a_process_with_the_example_configuration_exits_0() -> None:
         ("slotgate.gateway.auth.keys", ["pydantic", "starlette", "uvicorn", "httpx"]),
     ],
 )
-def test_a_command_that_needs_no_server_loads_none(module: str, absent: list[str]) -> None:
+def test_a_command_without_a_server_imports_none(module: str, absent: list[str]) -> None:
     done = python("-c", f"import sys, {module}; print([name for name in {absent} if name in sys.modules])")
     assert done.stdout == "[]\n"
 
 
-def test_usage_without_a_configuration_is_that_of_run(tmp_path: Path) -> None:
+def test_usage_without_a_configuration_reads_the_records_of_run(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     result = slotgate("usage", environ=environ)
     file = tmp_path / "slotgate" / "usage.db"
@@ -208,12 +209,35 @@ def test_usage_without_a_configuration_is_that_of_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--by", "nothing"), ("--from", "yesterday"), ("--to", "2027-13-01")])
-def test_usage_of_nonsense_exits_2_with_a_sentence(words: tuple[str, str], tmp_path: Path) -> None:
+def test_nonsensical_usage_options_exit_2_with_one_line(words: tuple[str, str], tmp_path: Path) -> None:
     result = slotgate("usage", *words, environ={"XDG_STATE_HOME": str(tmp_path)})
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
 
 
-def test_usage_that_is_not_recorded_exits_2(config: Callable[[str], str]) -> None:
+def test_usage_exits_2_if_usage_is_not_recorded(config: Callable[[str], str]) -> None:
     result = slotgate("usage", "--config", config(VALID + '[usage]\nstore = "none"\n'))
     assert result.exit_code == 2
     assert 'usage.store is "none"' in result.stderr
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands(main)))
+def test_every_option_says_what_it_does_and_what_its_default_is(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    for option in command.params:
+        if isinstance(option, click.Option) and not option.hidden:
+            assert option.help, (path, option.name)
+            plain = option.required or option.is_flag or option.multiple or option.show_default
+            told = "Default" in option.help or option.show_envvar
+            assert plain or told or option.name in OFF_UNLESS_GIVEN, (path, option.name)
+
+
+OFF_UNLESS_GIVEN = {"ready", "junit", "replay", "model", "upstream", "form"}
+"""Options that switch something on: without them it is off."""
