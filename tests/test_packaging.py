@@ -155,7 +155,7 @@ def test_sdist_holds_no_file_twice(sdist: Path) -> None:
     assert [
         name for name in names if re.match(r"\.package/slotgate/(gateway|middleware|admission)", name)
     ] == []
-    assert "gateway/cli.py" in names
+    assert "gateway/cli/program.py" in names
 
 
 def test_files_copied_by_dockerfile_suffice_to_build(wheel: Path, tmp_path: Path) -> None:
