@@ -5,7 +5,7 @@ Paths that take a slot are in `GENERATING`; everything else answers at once. Pur
 
 from collections.abc import Sequence
 
-from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.model.slots import LlamaSlots
 from slotgate.gateway.testing.fake.net.wire import STREAM_HEAD
 from slotgate.gateway.testing.fake.protocols.control import control_body
 from slotgate.gateway.testing.fake.script.scene import Machine, Scene
@@ -119,12 +119,12 @@ def _plain(request: Request) -> bytes:
 
 
 def props(slots: int, n_ctx: int, model: str) -> Json:
-    said: Json = control_body("/props", "", _scene(slots, n_ctx, model), Slots(slots))
+    said: Json = control_body("/props", "", _scene(slots, n_ctx, model), LlamaSlots(slots))
     return said | {"model_path": model}
 
 
 def models(n_ctx: int, model: str) -> Json:
-    said: Json = control_body("/v1/models", "", _scene(1, n_ctx, model), Slots(1))
+    said: Json = control_body("/v1/models", "", _scene(1, n_ctx, model), LlamaSlots(1))
     return said
 
 

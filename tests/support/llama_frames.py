@@ -6,12 +6,17 @@ Functions of the words said, with figures that never change.
 import random
 
 from slotgate.gateway.testing.fake.net.wire import DONE, Json, data
-from slotgate.gateway.testing.fake.protocols.answer import CREATED, FINGERPRINT, Told, Voice
-from slotgate.gateway.testing.fake.protocols.chat import ChatTeller
-from slotgate.gateway.testing.fake.protocols.formatter import Teller
-from slotgate.gateway.testing.fake.protocols.native import NativeTeller
-from slotgate.gateway.testing.fake.protocols.text import TextTeller
-from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
+from slotgate.gateway.testing.fake.protocols.answer import (
+    CREATED,
+    FINGERPRINT,
+    AnswerContext,
+    GeneratedAnswer,
+)
+from slotgate.gateway.testing.fake.protocols.chat import ChatFormatter
+from slotgate.gateway.testing.fake.protocols.formatter import AnswerFormatter
+from slotgate.gateway.testing.fake.protocols.native import NativeFormatter
+from slotgate.gateway.testing.fake.protocols.text import TextFormatter
+from slotgate.gateway.testing.fake.script.answer_content import Token, TokenKind
 
 __all__ = [
     "CACHED_TOKENS",
@@ -24,12 +29,12 @@ __all__ = [
     "chat_events",
     "data",
     "events_of",
+    "generated",
     "native_body",
     "native_events",
     "text_body",
     "text_events",
     "timings",
-    "told",
     "usage",
 ]
 
@@ -38,9 +43,9 @@ CACHED_TOKENS = 30
 _ID = "MaAutLNH5ODpDcJO2ttHKib93RGZ5pdI"
 
 
-def told(model: str, finish: str, **body: object) -> Told:
+def generated(model: str, finish: str, **body: object) -> GeneratedAnswer:
     """An answer that has said nothing yet."""
-    voice = Voice(
+    context = AnswerContext(
         model=model,
         prompt="hi",
         prompt_tokens=PROMPT_TOKENS,
@@ -50,7 +55,7 @@ def told(model: str, finish: str, **body: object) -> Told:
         random=random.Random(0),
         id=_ID,
     )
-    return Told(voice, finish=finish)
+    return GeneratedAnswer(context, finish=finish)
 
 
 def usage(predicted: int) -> Json:
@@ -61,50 +66,50 @@ def timings(predicted: int) -> Json:
     return _spoken(predicted).timings()
 
 
-def _spoken(predicted: int) -> Told:
-    answer = told("m", "stop")
+def _spoken(predicted: int) -> GeneratedAnswer:
+    answer = generated("m", "stop")
     for _ in range(predicted):
-        answer.say(Token(Kind.TEXT, "a"))
+        answer.append(Token(TokenKind.TEXT, "a"))
     return answer
 
 
-def events_of(teller: Teller, words: list[str], *, done: bool = False) -> list[bytes]:
+def events_of(formatter: AnswerFormatter, words: list[str], *, done: bool = False) -> list[bytes]:
     """The whole stream, each event by itself."""
-    said = [teller.say(Token(Kind.TEXT, word)) for word in words] + teller.end()
+    said = [formatter.add(Token(TokenKind.TEXT, word)) for word in words] + formatter.finish()
     events = [event + b"\n\n" for written in said for event in written.split(b"\n\n") if event]
     return [*events, DONE] if done else events
 
 
-def body_of(teller: Teller, words: list[str]) -> Json:
+def body_of(formatter: AnswerFormatter, words: list[str]) -> Json:
     """The same as an answer that is no stream."""
     for word in words:
-        teller.say(Token(Kind.TEXT, word))
-    return teller.whole()
+        formatter.add(Token(TokenKind.TEXT, word))
+    return formatter.body()
 
 
 def chat_events(words: list[str], model: str, finish: str, *, include_usage: bool) -> list[bytes]:
     """Timings stand in the finish chunk, or with `include_usage` in the usage chunk behind it."""
-    asked = told(model, finish, stream_options={"include_usage": include_usage})
-    return events_of(ChatTeller(asked), words, done=True)
+    asked = generated(model, finish, stream_options={"include_usage": include_usage})
+    return events_of(ChatFormatter(asked), words, done=True)
 
 
 def chat_body(words: list[str], model: str, finish: str) -> Json:
-    return body_of(ChatTeller(told(model, finish)), words)
+    return body_of(ChatFormatter(generated(model, finish)), words)
 
 
 def text_events(words: list[str], model: str, finish: str) -> list[bytes]:
     """Usage and timings always stand in the last chunk."""
-    return events_of(TextTeller(told(model, finish)), words, done=True)
+    return events_of(TextFormatter(generated(model, finish)), words, done=True)
 
 
 def text_body(words: list[str], model: str, finish: str) -> Json:
-    return body_of(TextTeller(told(model, finish)), words)
+    return body_of(TextFormatter(generated(model, finish)), words)
 
 
 def native_events(words: list[str], model: str, finish: str) -> list[bytes]:
     """No sentinel: the last event says `"stop":true`."""
-    return events_of(NativeTeller(told(model, finish, stream=True)), words)
+    return events_of(NativeFormatter(generated(model, finish, stream=True)), words)
 
 
 def native_body(words: list[str], model: str, finish: str) -> Json:
-    return body_of(NativeTeller(told(model, finish)), words)
+    return body_of(NativeFormatter(generated(model, finish)), words)

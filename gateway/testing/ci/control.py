@@ -14,10 +14,10 @@ import orjson
 
 from slotgate.gateway.settings import SettingsError
 from slotgate.gateway.testing.cassette import CassetteError
-from slotgate.gateway.testing.fake.net.connection import Connection
+from slotgate.gateway.testing.fake.net.connection import LlamaConnection
 from slotgate.gateway.testing.fake.net.http1 import Message
 from slotgate.gateway.testing.fake.net.wire import answer
-from slotgate.gateway.testing.fake.net.writer import Line
+from slotgate.gateway.testing.fake.net.writer import ResponseWriter
 from slotgate.gateway.testing.fake.script.reader import ScriptError
 
 __all__ = ["TOKEN_HEADER", "Control", "Stage"]
@@ -59,11 +59,11 @@ class Stage(Protocol):
 
 
 class Control:
-    """An `Answerer`: `loop.create_server(lambda: Connection(control), …)`."""
+    """An `ConnectionHandler`: `loop.create_server(lambda: Connection(control), …)`."""
 
     def __init__(self, stage: Stage, token: str) -> None:
         self._token = token.encode()
-        self._open: set[Connection] = set()
+        self._open: set[LlamaConnection] = set()
         self._paths: dict[str, Callable[[Members], Awaitable[Members]]] = {
             "/reset": stage.reset,
             "/reply": stage.reply,
@@ -77,26 +77,26 @@ class Control:
     def __repr__(self) -> str:
         return f"<Control {len(self._open)} connections>"
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: LlamaConnection) -> None:
         self._open.add(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: LlamaConnection) -> None:
         self._open.discard(connection)
 
     def abort(self) -> None:
         for connection in list(self._open):
             connection.abort()
 
-    async def answer(self, request: Message, line: Line) -> bool:
+    async def answer(self, request: Message, writer: ResponseWriter) -> bool:
         path = request.head.start_line.split(b" ")[1].decode("latin-1")
         token = request.head.get(TOKEN_HEADER) or b""
         if not hmac.compare_digest(token, self._token) or path not in self._paths:
-            line.write(answer(404, {"fault": "no such thing"}))
+            writer.write(answer(404, {"fault": "no such thing"}))
             return False
         try:
             told = await self._paths[path](orjson.loads(request.body or b"{}"))
         except (ScriptError, CassetteError, SettingsError, ValueError, LookupError, TimeoutError) as error:
-            line.write(answer(400, {"fault": str(error) or type(error).__name__}))
+            writer.write(answer(400, {"fault": str(error) or type(error).__name__}))
             return False
-        line.write(answer(200, told))
+        writer.write(answer(200, told))
         return True

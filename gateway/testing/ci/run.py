@@ -42,7 +42,7 @@ from slotgate.gateway.testing.ci.recording import Recording
 from slotgate.gateway.testing.ci.stage import Changed
 from slotgate.gateway.testing.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn, Table
 from slotgate.gateway.testing.ci.verdict import Verdict, in_words
-from slotgate.gateway.testing.fake.net.connection import Connection
+from slotgate.gateway.testing.fake.net.connection import LlamaConnection
 from slotgate.gateway.testing.fake_program import FakeOptions, scene_for
 from slotgate.gateway.testing.ready_file import ReadyFile
 
@@ -180,7 +180,9 @@ class _Run:
             return
         token = new_key()
         control = Control(stage, token)
-        listener = await asyncio.get_running_loop().create_server(lambda: Connection(control), LOOPBACK, 0)
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: LlamaConnection(control), LOOPBACK, 0
+        )
         port: int = listener.sockets[0].getsockname()[1]
         try:
             yield {"control": {"port": port, "token": token}}

@@ -12,11 +12,11 @@ from typing import Any
 from slotgate.gateway.testing.cassette.player import speed_of
 from slotgate.gateway.testing.ci.recording import Recording
 from slotgate.gateway.testing.fake import FakeServer, Scene, scene_of
-from slotgate.gateway.testing.fake.llama import Exchange
-from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
-from slotgate.gateway.testing.fake.script.cues import Cue, Hands
-from slotgate.gateway.testing.fake.script.reader import cue_fault
-from slotgate.gateway.testing.fake.script.scene import Fault
+from slotgate.gateway.testing.fake.llama import ServedRequest
+from slotgate.gateway.testing.fake.script.answer_content import Token, TokenKind
+from slotgate.gateway.testing.fake.script.cues import Cue, CuedAnswers
+from slotgate.gateway.testing.fake.script.reader import read_fault
+from slotgate.gateway.testing.fake.script.scene import ScriptedFault
 
 __all__ = ["Changed", "ScriptedStage"]
 
@@ -30,7 +30,7 @@ class ScriptedStage:
     def __init__(self, scene: Scene, on_reset: Changed) -> None:
         self._scene = scene
         self._on_reset = on_reset
-        self._hands = Hands()
+        self._cued = CuedAnswers()
         self._changed = asyncio.Event()
         self.meant_to_fail: set[str] = set()
         """Ids of requests to servers that are gone."""
@@ -49,10 +49,10 @@ class ScriptedStage:
         recording, speed = said.get("cassette"), said.get("speed", "max")
         player = None if recording is None else Recording(Path(recording), speed_of(speed))
         scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
-        hands, before, played = self._hands, self.server, self.recording
+        cued, before, played = self._cued, self.server, self.recording
         async with AsyncExitStack() as undo:
-            undo.callback(self._put_back, hands, before, played)
-            self._hands = Hands()
+            undo.callback(self._put_back, cued, before, played)
+            self._cued = CuedAnswers()
             self.server = self._new(scene)
             await self.server.listen()
             undo.push_async_callback(self.server.close)
@@ -76,31 +76,33 @@ class ScriptedStage:
     async def reply(self, said: Members) -> Members:
         llama = self.server.llama
         [reply] = scene_of({"reply": [said["reply"]]}).replies
-        llama.play(dataclasses.replace(llama.scene, replies=(reply, *llama.scene.replies)))
+        llama.replace_replies(dataclasses.replace(llama.scene, replies=(reply, *llama.scene.replies)))
         return {}
 
     async def lead(self, said: Members) -> Members:
-        self._hands.leading = bool(said["on"])
+        self._cued.leading = bool(said["on"])
         return {}
 
     async def arrival(self, said: Members) -> Members:
         number = int(said["number"])
-        await self._until(lambda: len(self._hands.scores) > number, said)
-        asked = self._hands.scores[number].asked
+        await self._until(lambda: len(self._cued.sources) > number, said)
+        asked = self._cued.sources[number].request
         return {"path": asked.path, "body": asked.body}
 
     async def cue(self, said: Members) -> Members:
-        score = self._hands.scores[int(said["number"])]
+        source = self._cued.sources[int(said["number"])]
         for cue in said["cues"]:
-            score.cue(_cue(cue))
+            source.cue(_cue(cue))
         return {}
 
     async def ended(self, said: Members) -> Members:
         """By its place among all that asked for work."""
         number = int(said["number"])
-        exchanges = self.server.llama.exchanges
-        await self._until(lambda: len(exchanges) > number and exchanges[number].outcome != "running", said)
-        return _told(exchanges[number])
+        served_requests = self.server.llama.served_requests
+        await self._until(
+            lambda: len(served_requests) > number and served_requests[number].outcome != "running", said
+        )
+        return _as_members(served_requests[number])
 
     async def state(self, said: Members) -> Members:
         llama = self.server.llama
@@ -110,17 +112,17 @@ class ScriptedStage:
             "ever_deferred": llama.slots.ever_deferred,
             "connections": self.server.connections,
             "misses": self.recording.unmatched() if self.recording else [],
-            "requests": [_told(exchange) for exchange in llama.exchanges],
+            "requests": [_as_members(served) for served in llama.served_requests],
         }
 
     # -- the parts
 
-    def _put_back(self, hands: Hands, server: FakeServer, recording: Recording | None) -> None:
-        self._hands, self.server, self.recording = hands, server, recording
+    def _put_back(self, cued: CuedAnswers, server: FakeServer, recording: Recording | None) -> None:
+        self._cued, self.server, self.recording = cued, server, recording
 
     def _new(self, scene: Scene) -> FakeServer:
         server = FakeServer(scene)
-        server.llama.score_of = self._hands
+        server.llama.choose_token_source = self._cued
         server.llama.on_change = self._beat
         return server
 
@@ -136,27 +138,32 @@ class ScriptedStage:
                 while not condition():
                     await self._changed.wait()
         except TimeoutError as error:
-            told = [f"{exchange.named} {exchange.outcome}" for exchange in self.server.llama.exchanges]
-            raise TimeoutError(f"not within {within:g} s; requests so far: {told}") from error
+            seen = [f"{served.summary} {served.outcome}" for served in self.server.llama.served_requests]
+            raise TimeoutError(f"not within {within:g} s; requests so far: {seen}") from error
 
 
-def _told(exchange: Exchange) -> Members:
+def _as_members(served: ServedRequest) -> Members:
     return {
-        "path": exchange.asked.path,
-        "body": exchange.asked.body,
-        "request_id": exchange.request_id,
-        "status": exchange.status,
-        "outcome": exchange.outcome,
+        "path": served.request.path,
+        "body": served.request.body,
+        "request_id": served.request_id,
+        "status": served.status,
+        "outcome": served.outcome,
     }
 
 
 def _cue(said: Members) -> Cue:
     """One of text, reasoning, call with arguments, fault, finish."""
-    kinds = {"text": Kind.TEXT, "reasoning": Kind.REASONING, "call": Kind.CALL, "arguments": Kind.ARGUMENTS}
+    kinds = {
+        "text": TokenKind.TEXT,
+        "reasoning": TokenKind.REASONING,
+        "call": TokenKind.CALL,
+        "arguments": TokenKind.ARGUMENTS,
+    }
     [(name, value)] = said.items()
     if name in kinds:
         return Token(kinds[name], value)
     if name == "finish":
         return str(value)
-    fault: Fault = cue_fault(value)
+    fault: ScriptedFault = read_fault(value)
     return fault

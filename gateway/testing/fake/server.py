@@ -1,7 +1,7 @@
 """The sockets of a scripted llama-server: listening, loading, crashing, closing.
 
-A crash is what a client sees of one: every connection ends without a final chunk, the port refuses, then the
-server is back and loads its model.
+A crash looks as a client of a dying process sees it: every connection ends without a final chunk and the port
+refuses connections. Then the server listens again and loads its model.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from slotgate.gateway.testing.fake.llama import FakeLlama
-from slotgate.gateway.testing.fake.net.connection import Connection
+from slotgate.gateway.testing.fake.net.connection import LlamaConnection
 from slotgate.gateway.testing.fake.net.http1 import Message
-from slotgate.gateway.testing.fake.net.writer import Line
+from slotgate.gateway.testing.fake.net.writer import ResponseWriter
 from slotgate.gateway.testing.fake.script.scene import Scene
 
 __all__ = ["FakeServer"]
@@ -22,7 +22,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class FakeServer:
-    """`async with FakeServer(scene) as server:` listens inside, and nothing is left after."""
+    """A server for use as `async with FakeServer(scene) as server:`. It listens inside the block."""
 
     def __init__(self, scene: Scene, *, host: str = LOOPBACK, port: int = 0) -> None:
         self.llama = FakeLlama(scene)
@@ -31,7 +31,7 @@ class FakeServer:
         self.port = port
         self._loop = asyncio.get_running_loop()
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[LlamaConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,7 +47,7 @@ class FakeServer:
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """The number of connections that are open now."""
         return len(self._connections)
 
     async def __aenter__(self) -> Self:
@@ -60,8 +60,8 @@ class FakeServer:
         await self.close()
 
     async def listen(self) -> None:
-        """Raises OSError. The model begins to load."""
-        listener = await self._loop.create_server(lambda: Connection(self), self.host, self.port)
+        """Start to listen and to load the model. Raises OSError."""
+        listener = await self._loop.create_server(lambda: LlamaConnection(self), self.host, self.port)
         self._listener = listener
         self.port = listener.sockets[0].getsockname()[1]
         load_s = self.llama.scene.machine.load_s
@@ -79,22 +79,22 @@ class FakeServer:
 
     # -- Answerer
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: LlamaConnection) -> None:
         self._connections.add(connection)
         self._empty.clear()
 
-    def closed(self, connection: Connection) -> None:
-        """Its work may go on: the server does not know yet."""
+    def closed(self, connection: LlamaConnection) -> None:
+        """Forget the connection. Its request may go on, because llama-server has not noticed yet."""
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
 
-    async def answer(self, request: Message, line: Line) -> bool:
+    async def answer(self, request: Message, writer: ResponseWriter) -> bool:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await self.llama.answer(request, line)
+        return await self.llama.answer(request, writer)
 
     # -- the life of the process
 

@@ -1,9 +1,9 @@
-"""One choice of one answer: from its place in the line to its last token.
+"""The generation of one choice of an answer, from its wait for a slot to its last token.
 
     wait for a slot -> head (of a stream) -> prompt -> tokens -> end -> slot given back
 
-Nothing waits for the client to read: llama-server's slots do not either. Its leaving is noticed at the next
-write, or by `Attention` while there is nothing to write.
+Like llama-server's slots, a generation does not wait for its client to read. It notices that the client left
+at the next write, or through `ClientChecks` while there is nothing to write.
 """
 
 from __future__ import annotations
@@ -13,25 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from slotgate.gateway.testing.fake.model.client_checks import Attention
-from slotgate.gateway.testing.fake.model.sampling import at_work
-from slotgate.gateway.testing.fake.model.slots import Slots
+from slotgate.gateway.testing.fake.model.client_checks import ClientChecks
+from slotgate.gateway.testing.fake.model.kv_cache import KvCache
+from slotgate.gateway.testing.fake.model.sampling import slot_settings
+from slotgate.gateway.testing.fake.model.slots import LlamaSlots
 from slotgate.gateway.testing.fake.net.wire import Json
-from slotgate.gateway.testing.fake.protocols.chat import ChatTeller
-from slotgate.gateway.testing.fake.protocols.control import Counters
-from slotgate.gateway.testing.fake.protocols.formatter import Teller
-from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
-from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind
-from slotgate.gateway.testing.fake.script.token_source import Progress, Score
+from slotgate.gateway.testing.fake.protocols.chat import ChatFormatter
+from slotgate.gateway.testing.fake.protocols.control import LlamaCounters
+from slotgate.gateway.testing.fake.protocols.formatter import AnswerFormatter
+from slotgate.gateway.testing.fake.script.answer_content import Token, TokenKind
+from slotgate.gateway.testing.fake.script.scene import FaultKind, ScriptedFault
+from slotgate.gateway.testing.fake.script.token_source import ReportProgress, TokenSource
 
-__all__ = ["Failed", "House", "KvPool", "Performance", "Struck", "Telling"]
+__all__ = [
+    "AnswerOutput",
+    "ChoiceGeneration",
+    "ConnectionFault",
+    "GenerationFailed",
+    "GenerationResources",
+]
 
 Result = TypeVar("Result")
 _FOREVER_S: Final = 1e9
 
 
-class Failed(Exception):
-    """The answer ends in this error; told inside the stream where one has begun."""
+class GenerationFailed(Exception):
+    """The answer ends with this error. In a stream that has begun it becomes an event."""
 
     def __init__(self, status: int, message: str, kind: str, *, old_form: bool = False) -> None:
         super().__init__(message)
@@ -40,202 +47,186 @@ class Failed(Exception):
         self.old_form = old_form
 
 
-class Struck(Exception):
-    """The answer ends by what a script does to its connection."""
+class ConnectionFault(Exception):
+    """The script ends the answer by a fault of its connection."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: ScriptedFault) -> None:
         super().__init__(fault.kind.value)
         self.fault = fault
 
 
-class Telling(Protocol):
-    """Where the events of a choice go: into a stream, or nowhere until all has been said."""
+class AnswerOutput(Protocol):
+    """Takes the events of a choice. A stream writes them; a buffered answer drops them."""
 
     async def begin(self) -> None:
-        """A slot has been taken."""
+        """Note that the generation has its slot."""
         ...
 
-    async def tell(self, events: bytes) -> None: ...
+    async def send(self, events: bytes) -> None: ...
 
-    def look(self) -> None:
-        """Nothing has happened for a while: notice who left, ping who waits. Raises `Abandoned`."""
+    def check_client(self) -> None:
+        """Ping the client if it is due. Raises `Abandoned` if the client has left."""
         ...
-
-
-class KvPool:
-    """One pool of cells for all slots, as with a unified cache. Full, it ends whatever runs."""
-
-    def __init__(self, cells: int) -> None:
-        self.cells = cells
-        self._used: dict[Performance, int] = {}
-
-    def use(self, performance: Performance, cells: int) -> None:
-        self._used[performance] = cells
-        if sum(self._used.values()) > self.cells:
-            self.exhaust()
-
-    def exhaust(self) -> None:
-        for performance in list(self._used):
-            performance.doom()
-
-    def leave(self, performance: Performance) -> None:
-        self._used.pop(performance, None)
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """What all answers of a server share."""
+class GenerationResources:
+    """The parts of a server that all its generations share."""
 
-    slots: Slots
-    attention: Attention
-    pool: KvPool
-    counters: Counters
+    slots: LlamaSlots
+    client_checks: ClientChecks
+    kv_cache: KvCache
+    counters: LlamaCounters
     n_ctx: int
 
 
-class Performance:
+class ChoiceGeneration:
+    """Runs one choice: takes a slot, and sends the events of its tokens to the output."""
+
     def __init__(
         self,
-        house: House,
-        teller: Teller,
-        score: Score,
-        telling: Telling,
+        resources: GenerationResources,
+        formatter: AnswerFormatter,
+        source: TokenSource,
+        output: AnswerOutput,
         wanted: int | None = None,
         *,
         endless: bool = False,
     ) -> None:
-        """`wanted` is the slot that it must be. `endless` leaves out the last event."""
-        self._house = house
-        self.teller = teller
-        self._score = score
-        self._telling = telling
+        """`wanted` is the id of the only slot that may be used. `endless` leaves out the last event."""
+        self._resources = resources
+        self.formatter = formatter
+        self._source = source
+        self._output = output
         self._wanted = wanted
         self._endless = endless
-        self._doom: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._abort: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def doom(self) -> None:
-        """The shared pool is exhausted."""
-        if not self._doom.done():
-            self._doom.set_result(None)
+    def abort(self) -> None:
+        """End the generation, because the shared cache is full."""
+        if not self._abort.done():
+            self._abort.set_result(None)
 
-    async def play(self) -> None:
-        """Return when all is said. Raises `Abandoned`, `Failed` and `Struck`."""
-        house = self._house
-        place = house.slots.take(self._wanted)
+    async def run(self) -> None:
+        """Return after the last token. Raises `Abandoned`, `GenerationFailed` and `ConnectionFault`."""
+        resources = self._resources
+        claim = resources.slots.take(self._wanted)
         try:
-            self.teller.told.slot = await house.attention.wait(place.granted, self._telling.look)
-            house.slots.work[self.teller.told.slot] = self._work()
-            house.pool.use(self, self._length)
-            await self._telling.begin()
-            await self._perform()
+            self.formatter.answer.slot = await resources.client_checks.wait(
+                claim.granted, self._output.check_client
+            )
+            resources.slots.work[self.formatter.answer.slot] = self._slot_work()
+            resources.kv_cache.use(self, self._length)
+            await self._output.begin()
+            await self._generate()
         finally:
-            house.pool.leave(self)
-            house.slots.give_back(place)
+            resources.kv_cache.leave(self)
+            resources.slots.release(claim)
 
-    # -- how a score waits
+    # -- GenerationWaits
 
     async def until(self, when: float) -> None:
-        await self._house.attention.until(when, self._look, self._doom)
-        self._survive()
+        await self._resources.client_checks.until(when, self._check_client, self._abort)
+        self._raise_if_aborted()
 
-    async def wait(self, happening: asyncio.Future[Result]) -> Result:
-        result = await self._house.attention.wait(happening, self._look, self._doom)
-        self._survive()
+    async def wait(self, future: asyncio.Future[Result]) -> Result:
+        result = await self._resources.client_checks.wait(future, self._check_client, self._abort)
+        self._raise_if_aborted()
         return result
 
     # -- the parts
 
     @property
     def _length(self) -> int:
-        told = self.teller.told
-        return told.voice.prompt_tokens + told.predicted
+        answer = self.formatter.answer
+        return answer.context.prompt_tokens + answer.predicted
 
-    async def _perform(self) -> None:
-        house, told = self._house, self.teller.told
-        await self._score.prefill(self, told.voice.prompt_tokens, self._progress())
-        house.counters.prompt_tokens += told.voice.prompt_tokens - told.voice.cached_tokens
-        house.counters.cached_tokens += told.voice.cached_tokens
-        while (cue := await self._score.next(self)) is not None:
-            self._survive()
-            if isinstance(cue, Fault):
-                await self._strike(cue)
+    async def _generate(self) -> None:
+        resources, answer = self._resources, self.formatter.answer
+        await self._source.prefill(self, answer.context.prompt_tokens, self._progress_report())
+        resources.counters.prompt_tokens += answer.context.prompt_tokens - answer.context.cached_tokens
+        resources.counters.cached_tokens += answer.context.cached_tokens
+        while (cue := await self._source.next(self)) is not None:
+            self._raise_if_aborted()
+            if isinstance(cue, ScriptedFault):
+                await self._apply_fault(cue)
                 continue
-            await self._say(cue)
-            if self._length >= house.n_ctx:
-                told.finish = "length"
+            await self._add_token(cue)
+            if self._length >= resources.n_ctx:
+                answer.finish = "length"
                 break
         else:
-            told.finish = self._score.finish
-        for events in self.teller.end():
-            await self._telling.tell(_without_the_last(events) if self._endless else events)
+            answer.finish = self._source.finish
+        for events in self.formatter.finish():
+            await self._output.send(_without_the_last(events) if self._endless else events)
 
-    def _work(self) -> Json:
-        voice = self.teller.told.voice
-        self._house.counters.tasks += 1
+    def _slot_work(self) -> Json:
+        context = self.formatter.answer.context
+        self._resources.counters.tasks += 1
         return {
-            "id_task": self._house.counters.tasks,
-            "n_prompt_tokens": voice.prompt_tokens,
+            "id_task": self._resources.counters.tasks,
+            "n_prompt_tokens": context.prompt_tokens,
             "n_prompt_tokens_processed": 0,
-            "n_prompt_tokens_cache": voice.cached_tokens,
-            "params": at_work(voice.body, voice.limit, stream=voice.stream),
+            "n_prompt_tokens_cache": context.cached_tokens,
+            "params": slot_settings(context.body, context.limit, stream=context.stream),
             "next_token": [
-                {"has_next_token": False, "has_new_line": False, "n_remain": voice.limit, "n_decoded": 0}
+                {"has_next_token": False, "has_new_line": False, "n_remain": context.limit, "n_decoded": 0}
             ],
         }
 
-    def _progress(self) -> Progress | None:
-        """Of the prompt, for a request that wants to hear of it."""
-        teller, voice = self.teller, self.teller.told.voice
-        if not isinstance(teller, ChatTeller) or not voice.body.get("return_progress"):
+    def _progress_report(self) -> ReportProgress | None:
+        """Return the function that reports progress of the prompt, or None if it was not asked for."""
+        formatter, context = self.formatter, self.formatter.answer.context
+        if not isinstance(formatter, ChatFormatter) or not context.body.get("return_progress"):
             return None
-        to_read = voice.prompt_tokens - voice.cached_tokens
+        to_read = context.prompt_tokens - context.cached_tokens
 
-        async def tell(share: float) -> None:
-            await self._telling.tell(teller.progress(voice.cached_tokens + round(share * to_read)))
+        async def send(share: float) -> None:
+            await self._output.send(formatter.progress(context.cached_tokens + round(share * to_read)))
 
-        return tell
+        return send
 
-    async def _say(self, token: Token) -> None:
-        house = self._house
-        await self._telling.tell(self.teller.say(token))
-        house.counters.predicted += 1
-        house.counters.longest = max(house.counters.longest, self._length)
-        house.pool.use(self, self._length)
-        self._survive()
+    async def _add_token(self, token: Token) -> None:
+        resources = self._resources
+        await self._output.send(self.formatter.add(token))
+        resources.counters.predicted += 1
+        resources.counters.longest = max(resources.counters.longest, self._length)
+        resources.kv_cache.use(self, self._length)
+        self._raise_if_aborted()
 
-    async def _strike(self, fault: Fault) -> None:
+    async def _apply_fault(self, fault: ScriptedFault) -> None:
         match fault.kind:
             case FaultKind.ERROR_FRAME | FaultKind.OLD_ERROR_FRAME | FaultKind.ERROR:
                 old_form = fault.kind is FaultKind.OLD_ERROR_FRAME
-                raise Failed(fault.status, fault.message, fault.type, old_form=old_form)
+                raise GenerationFailed(fault.status, fault.message, fault.type, old_form=old_form)
             case FaultKind.KV_EXHAUSTED:
-                self._house.pool.exhaust()
-                self._survive()
+                self._resources.kv_cache.exhaust()
+                self._raise_if_aborted()
             case FaultKind.STALL:
                 seconds = _FOREVER_S if fault.seconds is None else fault.seconds
                 await self.until(asyncio.get_running_loop().time() + seconds)
             case FaultKind.GIANT_FRAME:
-                await self._say(Token(Kind.TEXT, "x" * (fault.bytes or 1 << 20)))
+                await self._add_token(Token(TokenKind.TEXT, "x" * (fault.bytes or 1 << 20)))
             case FaultKind.GARBAGE:
-                await self._telling.tell(b'data: {"choices":[{"delta":{"content":\n\n')
+                await self._output.send(b'data: {"choices":[{"delta":{"content":\n\n')
             case _:
-                raise Struck(fault)
+                raise ConnectionFault(fault)
 
-    def _look(self) -> None:
-        self._survive()
-        self._telling.look()
+    def _check_client(self) -> None:
+        self._raise_if_aborted()
+        self._output.check_client()
 
-    def _survive(self) -> None:
-        if self._doom.done():
-            raise Failed(500, "Context size has been exceeded.", "server_error")
+    def _raise_if_aborted(self) -> None:
+        if self._abort.done():
+            raise GenerationFailed(500, "Context size has been exceeded.", "server_error")
 
 
-async def all_of(performances: Sequence[Performance]) -> None:
-    """Play them side by side. What ends one ends all, and is raised as it is."""
-    if len(performances) == 1:
-        await performances[0].play()
+async def run_all(generations: Sequence[ChoiceGeneration]) -> None:
+    """Run the generations concurrently. The first error ends all of them and is raised."""
+    if len(generations) == 1:
+        await generations[0].run()
         return
-    tasks = [asyncio.ensure_future(performance.play()) for performance in performances]
+    tasks = [asyncio.ensure_future(generation.run()) for generation in generations]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:

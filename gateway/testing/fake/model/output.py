@@ -1,84 +1,89 @@
-"""Where the events of an answer go: a stream of HTTP chunks, or nowhere until all has been said."""
+"""The two outputs of a generation: a stream of HTTP chunks, or a buffered answer."""
 
 from __future__ import annotations
 
 import asyncio
 
-from slotgate.gateway.testing.fake.model.client_checks import Abandoned, Attention
+from slotgate.gateway.testing.fake.model.client_checks import Abandoned, ClientChecks
 from slotgate.gateway.testing.fake.net.wire import END, PING, STREAM_HEAD, chunked, data
-from slotgate.gateway.testing.fake.net.writer import Damage, Line
-from slotgate.gateway.testing.fake.script.scene import Fault
+from slotgate.gateway.testing.fake.net.writer import ResponseWriter
+from slotgate.gateway.testing.fake.script.damage import StreamDamage
+from slotgate.gateway.testing.fake.script.scene import ScriptedFault
 
-__all__ = ["Stream", "Whole"]
+__all__ = ["BufferedOutput", "StreamOutput"]
 
 
-class Whole:
-    """An answer that is no stream: only the look for a closed connection is left."""
+class BufferedOutput:
+    """The output of an answer that is not a stream. It only checks whether the client has left."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
 
     async def begin(self) -> None:
-        """Nothing is told before the end."""
+        """Do nothing: a buffered answer begins when it is complete."""
 
-    async def tell(self, events: bytes) -> None:
-        """Kept by the teller."""
+    async def send(self, events: bytes) -> None:
+        """Drop the events: the formatter keeps the tokens for the body."""
 
-    def look(self) -> None:
-        if self._line.gone:
+    def check_client(self) -> None:
+        if self._writer.gone:
             raise Abandoned
 
 
-class Stream:
-    def __init__(self, line: Line, attention: Attention, fault: Fault | None, ping_s: float) -> None:
-        """`ping_s` is the pause between pings while there is nothing to say; below 0 there are none."""
+class StreamOutput:
+    """The output of a stream of server-sent events. All choices of an answer share it."""
+
+    def __init__(
+        self, writer: ResponseWriter, client_checks: ClientChecks, fault: ScriptedFault | None, ping_s: float
+    ) -> None:
+        """`ping_s` is the pause between pings while no event is due. A negative value turns pings off."""
         self.begun = False
-        self._line = line
-        self._attention = attention
-        self._damage = Damage(fault)
+        self._writer = writer
+        self._client_checks = client_checks
+        self._damage = StreamDamage(fault)
         self._ping_s = ping_s
         self._clock = asyncio.get_running_loop().time
-        self._last_sign = self._clock()
+        self._last_write = self._clock()
         self.opening = b""
-        """What the body begins with, before any choice says something."""
+        """Events at the beginning of the body, before those of any choice."""
 
     async def begin(self) -> None:
-        """The head leaves when a slot has been taken: before the prompt is read."""
+        """Write the head. llama-server does so when a slot is taken, before it reads the prompt."""
         if self.begun:
             return
         self.begun = True
-        self._line.write(STREAM_HEAD)
-        self._last_sign = self._clock()
+        self._writer.write(STREAM_HEAD)
+        self._last_write = self._clock()
         if self.opening:
-            await self.tell(self.opening)
+            await self.send(self.opening)
 
-    async def tell(self, events: bytes) -> None:
-        """Raises `Abandoned`: the write is what notices that the client has left."""
+    async def send(self, events: bytes) -> None:
+        """Write the events. Raises `Abandoned`, because a write notices that the client has left."""
         if not events:
             return
-        if self._line.gone:
+        if self._writer.gone:
             raise Abandoned
-        self._attention.result()
-        self._last_sign = self._clock()
-        await self._damage.write(events, self._line, asyncio.sleep)
+        self._client_checks.note_result()
+        self._last_write = self._clock()
+        await self._damage.write(events, self._writer, asyncio.sleep)
 
-    def look(self) -> None:
-        if self._line.gone:
+    def check_client(self) -> None:
+        if self._writer.gone:
             raise Abandoned
-        if self.begun and self._ping_s >= 0 and self._clock() - self._last_sign >= self._ping_s:
-            self._last_sign = self._clock()
-            self._line.write(chunked(PING))
+        if self.begun and self._ping_s >= 0 and self._clock() - self._last_write >= self._ping_s:
+            self._last_write = self._clock()
+            self._writer.write(chunked(PING))
 
     def end(self) -> None:
-        """The connection is closed behind every stream, although the head says keep-alive."""
-        self._line.write(END)
-        self._line.finish()
+        """End the body and close the connection. llama-server closes although the head says keep-alive."""
+        self._writer.write(END)
+        self._writer.finish()
 
     def fail(self, event: bytes) -> None:
-        """A clean end of the body behind an error; no sentinel."""
-        self._line.write(chunked(event))
+        """Write an error event and end the body, without a sentinel."""
+        self._writer.write(chunked(event))
         self.end()
 
 
 OPENING_OF_SEVERAL = data(None)
-"""A stream of several prompts begins with a frame that says nothing."""
+"""The first event of a stream of several prompts: its data is `null`."""

@@ -1,4 +1,4 @@
-"""The settings that llama-server repeats in every native answer and in `/props`: names, order, defaults."""
+"""The sampling settings that llama-server repeats in native answers, `/props` and `/slots`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from slotgate.gateway.testing.fake.net.wire import Json
 
-__all__ = ["at_work", "defaults", "settings_of"]
+__all__ = ["default_settings", "request_settings", "slot_settings"]
 
 _BY_REQUEST: Final = (
     "temperature",
@@ -85,20 +85,20 @@ _SAMPLING: Final[Json] = {
 }
 
 
-def settings_of(body: Json, limit: int, *, stream: bool) -> Json:
-    """The settings of one request."""
+def request_settings(body: Json, limit: int, *, stream: bool) -> Json:
+    """Return the settings of one request, as native answers show them."""
     asked: Json = {name: body[name] for name in _BY_REQUEST if name in body}
     return {**_SAMPLING, **asked, "max_tokens": limit, "n_predict": limit, "stream": stream}
 
 
-def defaults() -> Json:
-    """Those of a request that sets none, as `/props` shows them."""
+def default_settings() -> Json:
+    """Return the settings of a request that sets none, as `/props` shows them."""
     return {**_shown(_SAMPLING), "max_tokens": -1, "n_predict": -1, "reasoning_format": "none"}
 
 
-def at_work(body: Json, limit: int, *, stream: bool) -> Json:
-    """Those of the request in a slot, as `/slots` shows them."""
-    return _shown(settings_of(body, limit, stream=stream))
+def slot_settings(body: Json, limit: int, *, stream: bool) -> Json:
+    """Return the settings of the request in a slot, as `/slots` shows them."""
+    return _shown(request_settings(body, limit, stream=stream))
 
 
 def _shown(settings: Json) -> Json:

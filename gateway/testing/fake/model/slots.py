@@ -1,7 +1,7 @@
-"""The slots of a scripted llama-server and the line in front of them.
+"""The slots of a scripted llama-server, and the queue in front of them.
 
-Who finds no slot waits in silence, in order of arrival. Synchronous: a place is a future; whoever waits for
-it does so elsewhere, and gives it back in a `finally`.
+A request without a free slot waits in order of arrival, and its client hears nothing meanwhile. The methods
+never wait: `take` returns a claim with a future, and the caller releases the claim in a `finally` clause.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from dataclasses import dataclass
 
 from slotgate.gateway.testing.fake.net.wire import Json
 
-__all__ = ["Place", "Slots"]
+__all__ = ["LlamaSlots", "SlotClaim"]
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A slot, or a place in the line for one. `granted` gets its number."""
+class SlotClaim:
+    """A slot, or a place in the queue for one. `granted` gets the id of the slot."""
 
     granted: asyncio.Future[int]
     wanted: int | None = None
-    """The slot that it must be, though others are free."""
+    """The id of the only slot that may be granted, even if others are free."""
 
 
-class Slots:
+class LlamaSlots:
+    """The slots of one server."""
+
     def __init__(self, total: int) -> None:
         self.total = total
         self.ever_deferred = 0
-        """Requests that had to wait in here. A gateway that admits well leaves it at 0."""
+        """The number of requests that ever waited for a slot. A gateway that admits well leaves it at 0."""
         self.max_busy = 0
-        self._busy: dict[int, Place] = {}
+        self._busy: dict[int, SlotClaim] = {}
         self.work: dict[int, Json] = {}
-        """What each slot does, or did last, as `/slots` tells it."""
-        self._line: deque[Place] = deque()
+        """Slot id -> the current or latest work of the slot, as `/slots` shows it."""
+        self._queue: deque[SlotClaim] = deque()
 
     def __repr__(self) -> str:
-        return f"<Slots {len(self._busy)}/{self.total} busy, {len(self._line)} deferred>"
+        return f"<LlamaSlots {len(self._busy)}/{self.total} busy, {len(self._queue)} deferred>"
 
     @property
     def busy(self) -> frozenset[int]:
@@ -44,37 +46,37 @@ class Slots:
 
     @property
     def deferred(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
-    def take(self, wanted: int | None = None) -> Place:
-        """A slot now, or as soon as one is free."""
+    def take(self, wanted: int | None = None) -> SlotClaim:
+        """Claim a slot, now or as soon as one is free."""
         loop = asyncio.get_running_loop()
-        place = Place(
+        claim = SlotClaim(
             loop.create_future(), wanted if wanted is not None and 0 <= wanted < self.total else None
         )
-        self._line.append(place)
+        self._queue.append(claim)
         self._grant()
-        if place in self._line:
+        if claim in self._queue:
             self.ever_deferred += 1
-        return place
+        return claim
 
-    def give_back(self, place: Place) -> None:
-        """Idempotent; a place that never became a slot leaves the line."""
-        if place in self._line:
-            self._line.remove(place)
+    def release(self, claim: SlotClaim) -> None:
+        """Free the slot of a claim, or remove the claim from the queue. Idempotent."""
+        if claim in self._queue:
+            self._queue.remove(claim)
         for number, holder in list(self._busy.items()):
-            if holder is place:
+            if holder is claim:
                 del self._busy[number]
         self._grant()
 
     def _grant(self) -> None:
-        for place in list(self._line):
+        for claim in list(self._queue):
             free = [number for number in range(self.total) if number not in self._busy]
-            number = next((number for number in free if place.wanted in (None, number)), None)
+            number = next((number for number in free if claim.wanted in (None, number)), None)
             if number is None:
                 continue
-            self._line.remove(place)
-            self._busy[number] = place
+            self._queue.remove(claim)
+            self._busy[number] = claim
             self.max_busy = max(self.max_busy, len(self._busy))
-            if not place.granted.done():
-                place.granted.set_result(number)
+            if not claim.granted.done():
+                claim.granted.set_result(number)

@@ -1,6 +1,7 @@
-"""A tokenizer that needs no model: pieces of at most three bytes, each with a number that gives it back.
+"""A tokenizer without a vocabulary: it cuts text into pieces of at most three bytes.
 
-Real vocabularies have three to four bytes a token, so counts of prompts come out as one would guess.
+Each token number encodes its own piece. Real vocabularies have three to four bytes a token, so the counts are
+of a realistic size.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["count", "detokenized", "piece", "tokenized"]
+__all__ = ["count", "detokenize", "piece", "tokenize"]
 
 _PIECE: Final = re.compile(rb"[ ]?[A-Za-z]{1,2}|[\s\S]{1,3}")
 _MARK: Final = b"\x01"
 _HIGHEST: Final = int.from_bytes(_MARK + b"\xff\xff\xff")
 
 
-def tokenized(text: str) -> list[int]:
-    """The marker in front keeps leading zero bytes; it is what makes the number reversible."""
+def tokenize(text: str) -> list[int]:
+    """Return the token numbers. A marker byte in front of each piece keeps leading zero bytes."""
     return [int.from_bytes(_MARK + found) for found in _PIECE.findall(text.encode("utf-8", "surrogatepass"))]
 
 
 def piece(token: int) -> bytes:
-    """The bytes of one token; none for a number that is no token."""
+    """Return the bytes of a token, or no bytes for a number that is not a token."""
     if not 0 <= token <= _HIGHEST:
         return b""
     written = token.to_bytes(4).lstrip(b"\x00")
     return written[1:] if written.startswith(_MARK) else b""
 
 
-def detokenized(tokens: Sequence[int]) -> str:
+def detokenize(tokens: Sequence[int]) -> str:
     return b"".join(map(piece, tokens)).decode("utf-8", "replace")
 
 

@@ -1,8 +1,13 @@
-"""One client's connection to a scripted llama-server: one request after the other, bytes as they are written.
+"""One client's connection to a scripted llama-server. It answers one request after the other.
 
-llama-server's ways: closed behind every stream; behind any other answer idle for at most 5 s, an error's
-included, though it says `Connection: close`; at most 100 requests; a client that half-closes counts as gone.
-Work goes on when the client leaves: the server has to notice it (`attention`).
+It behaves as llama-server's own connections do:
+
+* it is closed behind every stream;
+* behind any other answer it stays open, idle for at most 5 s, even behind an error with `Connection: close`;
+* it carries at most 100 requests;
+* a client that half-closes it counts as gone.
+
+The work for a request goes on when its client leaves, until `ClientChecks` notices.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ from collections import deque
 from typing import Final, Protocol, cast
 
 from slotgate.gateway.testing.fake.net.http1 import FramingError, Message, MessageReader
-from slotgate.gateway.testing.fake.net.writer import Line
+from slotgate.gateway.testing.fake.net.writer import ResponseWriter
 
-__all__ = ["Answerer", "Connection"]
+__all__ = ["ConnectionHandler", "LlamaConnection"]
 
 IDLE_S: Final = 5.0
 MAX_REQUESTS: Final = 100
@@ -26,23 +31,23 @@ _BROKEN: Final = (
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Answerer(Protocol):
-    """Who answers."""
+class ConnectionHandler(Protocol):
+    """Answers the requests of a connection."""
 
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: LlamaConnection) -> None: ...
 
-    def closed(self, connection: Connection) -> None: ...
+    def closed(self, connection: LlamaConnection) -> None: ...
 
-    async def answer(self, request: Message, line: Line) -> bool:
-        """Whether the connection may be used for another request."""
+    async def answer(self, request: Message, writer: ResponseWriter) -> bool:
+        """Answer the request. Return True if the connection may carry another request."""
         ...
 
 
-class Connection(asyncio.Protocol):
-    """The `Line` of its answers."""
+class LlamaConnection(asyncio.Protocol):
+    """The protocol of one connection, and the `ResponseWriter` of its answers."""
 
-    def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
+    def __init__(self, handler: ConnectionHandler) -> None:
+        self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._reader = MessageReader()
         self._waiting: deque[Message] = deque()
@@ -50,10 +55,10 @@ class Connection(asyncio.Protocol):
         self._answered = 0
         self._idle: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
-        """Answers what has been asked; goes on when the client has left."""
+        """Answers the requests that have come. It goes on when the client has left."""
 
     def __repr__(self) -> str:
-        return f"<Connection {'gone' if self._gone else 'open'}, {self._answered} answered>"
+        return f"<LlamaConnection {'gone' if self._gone else 'open'}, {self._answered} answered>"
 
     # -- Line
 
@@ -62,7 +67,7 @@ class Connection(asyncio.Protocol):
         return self._gone
 
     def write(self, data: bytes) -> None:
-        """Not waited for: a slot does not wait for its reader either."""
+        """Write without waiting for the client to read, because llama-server's slots do not wait either."""
         if not self._gone:
             self._transport.write(data)
 
@@ -79,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def abort(self) -> None:
-        """The server is gone: connection and work end at once."""
+        """End the connection and its work at once, because the server is gone."""
         if self.task is not None:
             self.task.cancel()
         self._transport.abort()
@@ -88,7 +93,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._answerer.opened(self)
+        self._handler.opened(self)
         self._rest()
 
     def data_received(self, data: bytes) -> None:
@@ -112,14 +117,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
         self._unrest()
-        self._answerer.closed(self)
+        self._handler.closed(self)
 
     # -- one request after the other
 
     async def _answer_all(self) -> None:
         while self._waiting and not self._gone:
             request = self._waiting.popleft()
-            reusable = await self._answerer.answer(request, self)
+            reusable = await self._handler.answer(request, self)
             self._answered += 1
             if _wants_close(request) or self._answered >= MAX_REQUESTS:
                 self.finish()

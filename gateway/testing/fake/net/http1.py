@@ -1,12 +1,14 @@
-"""HTTP/1.1 framing for both ends of a conversation: bytes in, heads and bodies out.
+"""HTTP/1.1 framing for both ends of a connection: bytes go in, heads and bodies come out.
 
-Written by hand and strict on purpose: the gateway parses with llhttp, so a framing fault that llhttp
-forgives shows here. No IO. Both readers keep what belongs to the next message.
+It is written by hand and strict on purpose: the gateway parses with llhttp, so a framing fault that llhttp
+forgives shows here. This module does no IO. Both readers keep the bytes that belong to the next message.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+__all__ = ["BodyReader", "FramingError", "Head", "Message", "MessageReader", "parse_head"]
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -26,7 +28,7 @@ class Head:
         return [value for key, value in self.headers if key == name]
 
     def get(self, name: bytes) -> bytes | None:
-        """The only value of a header; more than one is an error of the test or of the peer."""
+        """Return the value of a header, or None. Raises `FramingError` if the header came more than once."""
         values = self.all(name)
         if len(values) > 1:
             raise FramingError(f"{name!r} came {len(values)} times: {values}")
@@ -45,13 +47,13 @@ def parse_head(raw: bytes) -> Head:
 
 
 class BodyReader:
-    """Takes one message body off a byte stream.
+    """Takes one message body from a byte stream.
 
-    `feed` returns decoded bytes; when `done`, `leftover` holds what came after the message.
+    `feed` returns decoded bytes. Once `done`, `leftover` holds the bytes behind the message.
     """
 
     def __init__(self, head: Head, *, until_eof: bool) -> None:
-        """`until_eof`: what no framing header means (a response runs to EOF, a request has no body)."""
+        """Without a framing header, `until_eof` True reads to EOF (responses), False means no body."""
         self.chunked = (head.get(b"transfer-encoding") or b"").lower() == b"chunked"
         length = head.get(b"content-length")
         if self.chunked and length is not None:
@@ -71,7 +73,7 @@ class BodyReader:
         return self._feed_chunked(data) if self.chunked else self._feed_length(data)
 
     def end(self) -> bool:
-        """The stream ended here. True if that is a proper end of this message."""
+        """Note that the stream ended here. Return True if the message is complete."""
         self.done = self.done or self._until_eof
         return self.done
 
@@ -115,7 +117,7 @@ class BodyReader:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message: parsed, and `raw` as it came."""
+    """A whole message. `raw` holds its bytes as they came."""
 
     head: Head
     body: bytes
@@ -123,7 +125,7 @@ class Message:
 
 
 class MessageReader:
-    """Cuts a byte stream into whole messages; one read may hold several, or a part of one."""
+    """Cuts a byte stream into whole messages. One read may hold several messages, or a part of one."""
 
     def __init__(self) -> None:
         self._begin()
@@ -140,7 +142,7 @@ class MessageReader:
         return messages
 
     def expects_continue(self, data: bytes) -> bool:
-        """Whether `data`, the last that was fed, brought the head of a request whose body waits for a 100."""
+        """Return True if `data`, which was fed last, ends a head whose sender waits for `100 Continue`."""
         head = self._head
         waits = (
             head is not None and not self._body and (head.get(b"expect") or b"").lower() == b"100-continue"
@@ -154,7 +156,7 @@ class MessageReader:
         self._reader: BodyReader | None = None
 
     def _advance(self, data: bytes) -> bytes:
-        """Use up `data` and return what lies behind the end of this message."""
+        """Consume `data` and return the bytes behind the end of this message."""
         if self._reader is None:
             head_end = self._raw.find(_HEAD_END)
             if head_end < 0:

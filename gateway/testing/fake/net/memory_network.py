@@ -1,7 +1,8 @@
-"""Connections that are two objects in one loop: what one end writes, the other reads in the next turn.
+"""Connections in memory: each is two transports of one event loop.
 
-As sockets do: order is kept, a close arrives behind what was written before it, an abort loses what was not
-read yet, and an end that has paused reading gets nothing until it resumes. Writing never waits.
+What one end writes, the other end reads in the next turn of the loop. The rest is as with sockets: order is
+kept, a close arrives behind the bytes written before it, an abort loses the bytes that were not read, and an
+end that has paused reading gets nothing until it resumes. Writing never waits.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _FIRST_PORT = 49152
 
 
 class MemoryTransport(asyncio.Transport):
+    """One end of a connection."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, name: Address) -> None:
         super().__init__({"sockname": name, "socket": None})
         self._loop = loop
         self._protocol = protocol
         self._inbox: deque[bytes | None] = deque()
-        """What has come and was not read; None is the other end's close."""
+        """Bytes that arrived and were not read. None stands for the other end's close."""
         self._closing = False
         self._reading = True
         self.peer: MemoryTransport | None = None
@@ -42,7 +45,7 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
+        """Do nothing: there is no write buffer."""
 
     def can_write_eof(self) -> bool:
         return True
@@ -84,7 +87,7 @@ class MemoryTransport(asyncio.Transport):
                 peer._inbox.clear()
                 peer._end(ConnectionResetError("the other end aborted"))
 
-    # -- the other end's doing
+    # -- called by the other end
 
     def begin(self, peer: MemoryTransport) -> None:
         self.peer = peer
@@ -110,7 +113,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryServer:
-    """As much of `asyncio.Server` as servers use."""
+    """The members of `asyncio.Server` that servers use."""
 
     def __init__(self, network: MemoryNetwork, address: Address) -> None:
         self._network = network
@@ -118,7 +121,7 @@ class MemoryServer:
 
     @property
     def sockets(self) -> tuple[MemoryServer, ...]:
-        """Itself: it has an address as a socket has."""
+        """This server itself, because it has `getsockname` as sockets have."""
         return (self,)
 
     def getsockname(self) -> Address:
@@ -128,10 +131,12 @@ class MemoryServer:
         self._network.close(self._address)
 
     async def wait_closed(self) -> None:
-        """Closed is closed."""
+        """Return at once: `close` leaves nothing to wait for."""
 
 
 class MemoryNetwork:
+    """The addresses of one event loop on which servers listen."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._listening: dict[Address, Callable[[], asyncio.Protocol]] = {}
@@ -141,10 +146,10 @@ class MemoryNetwork:
         return f"<MemoryNetwork {sorted(self._listening)}>"
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> MemoryServer:
-        """Raises OSError where somebody listens."""
+        """Listen on an address; port 0 takes a free one. Raises OSError if the address is in use."""
         address = (host, port or next(self._ports))
         if address in self._listening:
-            raise OSError(f"somebody listens on {address}")
+            raise OSError(f"the address {address} is in use")
         self._listening[address] = factory
         return MemoryServer(self, address)
 
@@ -154,7 +159,7 @@ class MemoryNetwork:
     def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> tuple[Any, Any]:
         accept = self._listening.get((host, port))
         if accept is None:
-            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(f"no server listens on {host}:{port}")
         client = MemoryTransport(self._loop, factory(), (host, next(self._ports)))
         server = MemoryTransport(self._loop, accept(), (host, port))
         server.begin(client)

@@ -1,10 +1,10 @@
-"""An event loop whose clock jumps instead of waiting, with a network that is in its memory.
+"""An event loop whose clock jumps instead of waiting, with a network in memory.
 
-When no callback is ready, time moves at once to the next timer: an hour's prompt is read in a millisecond.
-When there is no timer either, every task is blocked for ever, and that is an error at once. What listens with
-`create_server` is reached by `create_connection` of the same loop, and nothing else is; so a `FakeServer`, a
-gateway and a client can run in one unit test. No real sockets, processes or threads inside: nothing would
-wait for them.
+When no callback is ready, the clock moves at once to the next timer, so a prompt of an hour takes a
+millisecond. When there is no timer either, no task can ever run again, and the loop raises an error.
+`create_connection` reaches the servers that `create_server` of the same loop started, and nothing else. So a
+`FakeServer`, a gateway and a client can run in one unit test. Do not use real sockets, processes or threads
+inside: the clock does not wait for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockedForeverError(AssertionError):
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Its one file is the loop's own wake-up pipe."""
+    """A selector that moves its clock instead of waiting. It watches only the loop's own wake-up pipe."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +43,8 @@ class JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop on virtual time with a `MemoryNetwork`."""
+
     def __init__(self, selector: JumpingSelector | None = None) -> None:
         self._jumping = selector or JumpingSelector()
         self._network = MemoryNetwork(self)
@@ -67,12 +69,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         port: int = 0,
         **_: Any,  # noqa: ANN401
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Raises ConnectionRefusedError where nobody listens."""
+        """Raises ConnectionRefusedError if no server listens on the address."""
         return self._network.connect(protocol_factory, host, port)
 
 
 def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run` on virtual time, which begins at 0."""
+    """Run a coroutine as `asyncio.run` does, on a clock that begins at 0 and jumps instead of waiting."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
 

@@ -1,7 +1,7 @@
-"""The bytes in which llama-server answers: heads, chunks and errors. Pure functions.
+"""The bytes of llama-server's answers: heads, chunks and errors. Pure functions.
 
-Names, order and values of headers are those of the real program (build b1-7e4c0a9), which contract tests hold
-them to.
+Names, order and values of headers are those of llama-server (build b1-7e4c0a9). Contract tests compare them
+with the real program.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = [
     "PING",
     "STREAM_HEAD",
     "Json",
-    "Problem",
+    "LlamaRefusal",
     "answer",
     "chunked",
     "data",
     "file_not_found",
     "loading",
     "named",
-    "old_error",
+    "old_error_event",
 ]
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ OPTIONS_ANSWER: Final = (
     b"Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\nAccess-Control-Allow-Headers: *\r\n"
     b"Content-Type: text/html\r\n" + KEEP_ALIVE + b"\r\nContent-Length: 0\r\n\r\n"
 )
-"""What a browser is told before it asks from another origin."""
+"""The answer to a browser's preflight request (CORS)."""
 
 _REASONS: Final = {
     200: b"OK",
@@ -61,13 +61,13 @@ _REASONS: Final = {
 }
 
 
-class Problem(Exception):
-    """A request that llama-server refuses, with the answer that it gives."""
+class LlamaRefusal(Exception):
+    """Raised for a request that llama-server refuses. It holds the error that llama-server answers."""
 
     def __init__(
         self, status: int, message: str, kind: str, *, code_last: bool = False, **more: object
     ) -> None:
-        """The program writes its errors in two orders: `code_last` is the one of its HTTP layer."""
+        """`code_last` writes the members in the order of llama-server's HTTP layer, which differs."""
         super().__init__(message)
         self.status = status
         code, said = {"code": status}, {"message": message, "type": kind}
@@ -78,12 +78,12 @@ class Problem(Exception):
         return {"error": self.error}
 
 
-def file_not_found() -> Problem:
-    return Problem(404, "File Not Found", "not_found_error", code_last=True)
+def file_not_found() -> LlamaRefusal:
+    return LlamaRefusal(404, "File Not Found", "not_found_error", code_last=True)
 
 
-def loading() -> Problem:
-    return Problem(503, "Loading model", "unavailable_error", code_last=True)
+def loading() -> LlamaRefusal:
+    return LlamaRefusal(503, "Loading model", "unavailable_error", code_last=True)
 
 
 def answer(
@@ -96,9 +96,10 @@ def answer(
     only_head: bool = False,
     length: int | None = None,
 ) -> bytes:
-    """A whole answer. `body` is bytes as they are, or anything that orjson takes.
+    """Return a whole response. `body` is bytes, or a value that orjson serializes.
 
-    `more` and `after` are header lines, before the content's own and after all. `length` states a wrong one.
+    `more` are header lines before the content headers, `after` are header lines at the end. `length` replaces
+    the true content length by a wrong one.
     """
     content = body if isinstance(body, bytes) else orjson.dumps(body)
     lines = [
@@ -115,20 +116,20 @@ def answer(
 
 
 def chunked(*parts: bytes) -> bytes:
-    """Each part as one HTTP chunk. The final chunk is `END` and is not added."""
+    """Return each part as one HTTP chunk, without the final chunk (`END`)."""
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part)
 
 
 def data(value: object) -> bytes:
-    """A server-sent event without a name."""
+    """Return a server-sent event without a name."""
     return b"data: %b\n\n" % orjson.dumps(value)
 
 
 def named(kind: str, **fields: object) -> bytes:
-    """A server-sent event with a name, which is also its member `type`."""
+    """Return a server-sent event with a name, which is also the member `type` of its data."""
     return b"event: %b\n%b" % (kind.encode(), data({"type": kind, **fields}))
 
 
-def old_error(error: Json) -> bytes:
-    """An error inside a stream as builds of 2024 wrote it: in a field of its own."""
+def old_error_event(error: Json) -> bytes:
+    """Return an error inside a stream as llama-server builds of 2024 wrote it, in a field named `error`."""
     return b"error: %b\n\n" % orjson.dumps(error)

@@ -1,17 +1,17 @@
-"""The control plane: health, properties, slots, models and metrics. Pure functions."""
+"""Answers of the control plane: health, properties, slots, models and metrics. Pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from slotgate.gateway.testing.fake.model.sampling import defaults
-from slotgate.gateway.testing.fake.model.slots import Slots
-from slotgate.gateway.testing.fake.net.wire import Json, Problem, answer
+from slotgate.gateway.testing.fake.model.sampling import default_settings
+from slotgate.gateway.testing.fake.model.slots import LlamaSlots
+from slotgate.gateway.testing.fake.net.wire import Json, LlamaRefusal, answer
 from slotgate.gateway.testing.fake.protocols.answer import CREATED, FINGERPRINT
 from slotgate.gateway.testing.fake.script.scene import Machine, Scene
 
-__all__ = ["CONTROL_PATHS", "Counters", "control_answer", "control_body"]
+__all__ = ["CONTROL_PATHS", "LlamaCounters", "control_answer", "control_body"]
 
 CONTROL_PATHS = frozenset(
     {"/health", "/v1/health", "/props", "/slots", "/v1/models", "/models", "/metrics", "/lora-adapters"}
@@ -53,7 +53,9 @@ _METRICS = (
 
 
 @dataclass(slots=True)
-class Counters:
+class LlamaCounters:
+    """The counters behind `/metrics`, and the number of tasks."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
     predicted: int = 0
@@ -62,9 +64,9 @@ class Counters:
 
 
 def control_answer(
-    path: str, query: str, scene: Scene, slots: Slots, counters: Counters, **options: bool
+    path: str, query: str, scene: Scene, slots: LlamaSlots, counters: LlamaCounters, **options: bool
 ) -> bytes:
-    """Raises `Problem` where the server was started without what is asked for."""
+    """Return the response. Raises `LlamaRefusal` if the server was started without the endpoint."""
     machine = scene.machine
     only_head = options.get("only_head", False)
     after = (b"Accept-Ranges: bytes",) if only_head else ()
@@ -79,8 +81,8 @@ def control_answer(
     return answer(200, control_body(path, query, scene, slots), after=after, only_head=only_head)
 
 
-def control_body(path: str, query: str, scene: Scene, slots: Slots) -> Any:  # noqa: ANN401
-    """The document of a path of the control plane, `/metrics` aside. Raises `Problem`."""
+def control_body(path: str, query: str, scene: Scene, slots: LlamaSlots) -> Any:  # noqa: ANN401
+    """Return the JSON of a path other than `/metrics`. Raises `LlamaRefusal`."""
     machine = scene.machine
     if path in ("/health", "/v1/health"):
         return {"status": "ok"}
@@ -93,7 +95,7 @@ def control_body(path: str, query: str, scene: Scene, slots: Slots) -> Any:  # n
     if not machine.slots_endpoint:
         raise _off("slots", "--slots")
     if "fail_on_no_slot=1" in query and len(slots.busy) >= slots.total:
-        raise Problem(503, "no slot available", "unavailable_error")
+        raise LlamaRefusal(503, "no slot available", "unavailable_error")
     fixed = {"n_ctx": machine.n_ctx, "speculative": False}
     return [
         {"id": number, **fixed, "is_processing": number in slots.busy, **slots.work.get(number, {})}
@@ -101,14 +103,14 @@ def control_body(path: str, query: str, scene: Scene, slots: Slots) -> Any:  # n
     ]
 
 
-def _off(name: str, flag: str) -> Problem:
+def _off(name: str, flag: str) -> LlamaRefusal:
     message = f"This server does not support {name} endpoint. Start it with `{flag}`"
-    return Problem(501, message, "not_supported_error")
+    return LlamaRefusal(501, message, "not_supported_error")
 
 
 def _props(machine: Machine) -> Json:
     return {
-        "default_generation_settings": {"params": defaults(), "n_ctx": machine.n_ctx},
+        "default_generation_settings": {"params": default_settings(), "n_ctx": machine.n_ctx},
         "total_slots": machine.slots,
         "model_alias": machine.model,
         "model_ftype": "Q4_K - Medium",
@@ -177,7 +179,7 @@ def _models(scene: Scene) -> Json:
     }
 
 
-def _metrics(slots: Slots, counters: Counters) -> bytes:
+def _metrics(slots: LlamaSlots, counters: LlamaCounters) -> bytes:
     values = {
         "prompt_tokens_total": counters.prompt_tokens,
         "prompt_tokens_cached_total": counters.cached_tokens,

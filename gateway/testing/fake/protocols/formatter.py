@@ -1,7 +1,7 @@
-"""How one protocol tells an answer: each token becomes the bytes of an event, the end becomes the last ones.
+"""The interface of the formatters, which turn the tokens of an answer into the bytes of one protocol.
 
-A teller is sans-IO and belongs to one choice. What it returns is written as one HTTP chunk an item, because
-that is where llama-server's own writes end.
+A formatter does no IO and belongs to one choice. Each item that it returns becomes one HTTP chunk, because
+llama-server's own writes end there.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from __future__ import annotations
 from typing import Protocol
 
 from slotgate.gateway.testing.fake.net.wire import Json
-from slotgate.gateway.testing.fake.protocols.answer import Told
+from slotgate.gateway.testing.fake.protocols.answer import GeneratedAnswer
 from slotgate.gateway.testing.fake.script.answer_content import Token
 
-__all__ = ["Teller"]
+__all__ = ["AnswerFormatter"]
 
 
-class Teller(Protocol):
-    told: Told
+class AnswerFormatter(Protocol):
+    """Formats one choice of an answer."""
 
-    def say(self, token: Token) -> bytes:
-        """The events of one token, with those that open the stream before the first one."""
+    answer: GeneratedAnswer
+
+    def add(self, token: Token) -> bytes:
+        """Add a token. Return its events, after the events that open the stream if it is the first token."""
         ...
 
-    def end(self) -> list[bytes]:
-        """The events behind the last token; those of a choice, not of the whole stream."""
+    def finish(self) -> list[bytes]:
+        """Return the events behind the last token of this choice, without those of the whole stream."""
         ...
 
-    def whole(self) -> Json:
-        """The same as an answer that is no stream."""
+    def body(self) -> Json:
+        """Return the body of the same answer without a stream."""
         ...
 
-    def failed(self, error: Json) -> bytes:
-        """The event of an error inside the stream."""
+    def error_event(self, error: Json) -> bytes:
+        """Return the event of an error inside the stream."""
         ...

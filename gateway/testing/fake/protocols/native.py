@@ -1,69 +1,74 @@
-"""How `/completion`, `/completions` and `/infill` are told: without `[DONE]`; the last event says `stop`."""
+"""Formats answers of `/completion`, `/completions` and `/infill`.
+
+Streams have no `[DONE]`: the last event has `"stop": true`.
+"""
 
 from __future__ import annotations
 
-from slotgate.gateway.testing.fake.model.sampling import settings_of
-from slotgate.gateway.testing.fake.model.tokenizer import tokenized
+from slotgate.gateway.testing.fake.model.sampling import request_settings
+from slotgate.gateway.testing.fake.model.tokenizer import tokenize
 from slotgate.gateway.testing.fake.net.wire import Json, data
-from slotgate.gateway.testing.fake.protocols.answer import Told, probabilities
+from slotgate.gateway.testing.fake.protocols.answer import GeneratedAnswer, probabilities
 from slotgate.gateway.testing.fake.script.answer_content import Token
 
-__all__ = ["NativeTeller"]
+__all__ = ["NativeFormatter"]
 
 
-class NativeTeller:
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self._probs = int(told.voice.body.get("n_probs") or 0)
+class NativeFormatter:
+    """Formats one answer of llama-server's own protocol."""
 
-    def say(self, token: Token) -> bytes:
-        told = self.told
-        told.say(token)
+    def __init__(self, answer: GeneratedAnswer) -> None:
+        self.answer = answer
+        self._probs = int(answer.context.body.get("n_probs") or 0)
+
+    def add(self, token: Token) -> bytes:
+        answer = self.answer
+        answer.append(token)
         said = {
-            "index": told.index,
+            "index": answer.index,
             "content": token.text,
-            "tokens": tokenized(token.text)[:1],
+            "tokens": tokenize(token.text)[:1],
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": told.predicted,
-            "tokens_evaluated": told.voice.prompt_tokens,
+            "tokens_predicted": answer.predicted,
+            "tokens_evaluated": answer.context.prompt_tokens,
         }
         return data(said | self._probabilities([token]))
 
-    def end(self) -> list[bytes]:
+    def finish(self) -> list[bytes]:
         return [data(self._last(""))]
 
-    def whole(self) -> Json:
-        return self._last("".join(token.text for token in self.told.tokens)) | self._probabilities(
-            self.told.tokens
+    def body(self) -> Json:
+        return self._last("".join(token.text for token in self.answer.tokens)) | self._probabilities(
+            self.answer.tokens
         )
 
-    def failed(self, error: Json) -> bytes:
+    def error_event(self, error: Json) -> bytes:
         return data({"error": error})
 
     def _last(self, content: str) -> Json:
-        told, voice = self.told, self.told.voice
+        answer, context = self.answer, self.answer.context
         return {
-            "index": told.index,
+            "index": answer.index,
             "content": content,
             "tokens": [],
-            "id_slot": told.slot,
+            "id_slot": answer.slot,
             "stop": True,
-            "model": voice.model,
-            "tokens_predicted": told.predicted,
-            "tokens_evaluated": voice.prompt_tokens,
-            "generation_settings": settings_of(voice.body, voice.limit, stream=voice.stream),
-            "prompt": voice.prompt,
-            "has_new_line": "\n" in told.text,
+            "model": context.model,
+            "tokens_predicted": answer.predicted,
+            "tokens_evaluated": context.prompt_tokens,
+            "generation_settings": request_settings(context.body, context.limit, stream=context.stream),
+            "prompt": context.prompt,
+            "has_new_line": "\n" in answer.text,
             "truncated": False,
-            "stop_type": "limit" if told.finish == "length" else "eos",
+            "stop_type": "limit" if answer.finish == "length" else "eos",
             "stopping_word": "",
-            "tokens_cached": voice.prompt_tokens + max(0, told.predicted - 1),
-            "timings": told.timings(),
+            "tokens_cached": context.prompt_tokens + max(0, answer.predicted - 1),
+            "timings": answer.timings(),
         }
 
     def _probabilities(self, tokens: list[Token]) -> Json:
         if not self._probs:
             return {}
-        random = self.told.voice.random
+        random = self.answer.context.random
         return {"completion_probabilities": [probabilities(token, self._probs, random) for token in tokens]}

@@ -1,98 +1,46 @@
-"""What a request asks: its door, its prompts, and whether llama-server would refuse it, in its own words.
+"""Reads requests, and refuses those that llama-server refuses, with the same texts.
 
-The order of the checks is the program's, because it decides which error a client sees.
+The order of the checks is llama-server's, because it decides which error a client gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 import orjson
 
-from slotgate.gateway.testing.fake.model.tokenizer import detokenized
-from slotgate.gateway.testing.fake.net.wire import Json, Problem
+from slotgate.gateway.testing.fake.model.tokenizer import detokenize
+from slotgate.gateway.testing.fake.net.wire import Json, LlamaRefusal
+from slotgate.gateway.testing.fake.protocols.endpoints import LLAMA_ENDPOINTS, LlamaEndpoint
 from slotgate.gateway.testing.fake.script.scene import Machine
 
-__all__ = ["DOORS", "Asked", "Door", "asked", "conversation"]
+__all__ = ["LlamaRequest", "conversation", "parse_request"]
 
 
-class Door(Enum):
-    """The kinds of paths; each has its own form of question and answer."""
-
-    CHAT = "chat"
-    TEXT = "text"
-    NATIVE = "native"
-    INFILL = "infill"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
-    EMBEDDINGS = "embeddings"
-    NATIVE_EMBEDDINGS = "native embeddings"
-    RERANK = "rerank"
-    SPEECH = "speech"
-    COUNT = "count"
-    TOKENIZE = "tokenize"
-    DETOKENIZE = "detokenize"
-    TEMPLATE = "template"
-
-    @property
-    def generates(self) -> bool:
-        return self in _GENERATING
-
-    @property
-    def takes_slot(self) -> bool:
-        return self.generates or self in (Door.EMBEDDINGS, Door.NATIVE_EMBEDDINGS, Door.RERANK)
-
-
-_GENERATING: Final = frozenset(
-    {Door.CHAT, Door.TEXT, Door.NATIVE, Door.INFILL, Door.RESPONSES, Door.MESSAGES, Door.SPEECH}
-)
-
-DOORS: Final[dict[str, Door]] = {
-    "/v1/chat/completions": Door.CHAT,
-    "/chat/completions": Door.CHAT,
-    "/v1/completions": Door.TEXT,
-    "/completion": Door.NATIVE,
-    "/completions": Door.NATIVE,
-    "/infill": Door.INFILL,
-    "/v1/responses": Door.RESPONSES,
-    "/responses": Door.RESPONSES,
-    "/v1/messages": Door.MESSAGES,
-    "/v1/messages/count_tokens": Door.COUNT,
-    "/v1/embeddings": Door.EMBEDDINGS,
-    "/embeddings": Door.NATIVE_EMBEDDINGS,
-    "/embedding": Door.NATIVE_EMBEDDINGS,
-    "/v1/rerank": Door.RERANK,
-    "/rerank": Door.RERANK,
-    "/v1/reranking": Door.RERANK,
-    "/reranking": Door.RERANK,
-    "/v1/audio/transcriptions": Door.SPEECH,
-    "/tokenize": Door.TOKENIZE,
-    "/detokenize": Door.DETOKENIZE,
-    "/apply-template": Door.TEMPLATE,
-}
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    door: Door
+class LlamaRequest:
+    """A request for an endpoint of llama-server, parsed."""
+
+    endpoint: LlamaEndpoint
     path: str
     body: Json
     prompts: tuple[str, ...]
-    """One for each choice, prompt, input or document: each takes a slot."""
-    said: str
-    """The last that a user said."""
+    """One prompt for each choice, prompt, input or document. Each takes a slot."""
+    last_user_text: str
+    """The text of the last user message, or the first prompt."""
 
     @property
     def stream(self) -> bool:
-        return self.door.generates and bool(self.body.get("stream"))
+        return self.endpoint.generates and bool(self.body.get("stream"))
 
     @property
     def limit(self) -> int | None:
-        """The most tokens to say, if the request sets a limit."""
+        """The largest number of tokens to generate, or None if the request sets no limit."""
         limits = (self.body.get(name) for name in _LIMITS)
         return next((limit for limit in limits if isinstance(limit, int) and limit >= 0), None)
 
@@ -101,59 +49,54 @@ class Asked:
         name = self.body.get("model")
         return name if isinstance(name, str) else None
 
-    @property
-    def arranged(self) -> bool:
-        """Whether the prompts came as a list, which is then answered as one."""
-        return any(isinstance(self.body.get(name), list) for name in ("prompt", "input", "content"))
 
-
-def asked(path: str, content: bytes, machine: Machine) -> Asked:
-    """Raises `Problem` where llama-server refuses."""
-    door = DOORS[path]
-    _refuse_what_is_not_served(door, machine)
-    if door is Door.SPEECH:
-        return Asked(door, path, _form_fields(content), ("audio",), "")
+def parse_request(path: str, content: bytes, machine: Machine) -> LlamaRequest:
+    """Parse a request. Raises `LlamaRefusal` if llama-server would refuse it."""
+    endpoint = LLAMA_ENDPOINTS[path]
+    _refuse_what_is_not_served(endpoint, machine)
+    if endpoint is LlamaEndpoint.SPEECH:
+        return LlamaRequest(endpoint, path, _form_fields(content), ("audio",), "")
     body = _document(content)
-    prompts = _READERS[door](body)
-    if door is Door.CHAT:
+    prompts = _READERS[endpoint](body)
+    if endpoint is LlamaEndpoint.CHAT:
         prompts *= _choices(body, machine)
-    _refuse_bad_numbers(door, body)
-    return Asked(door, path, body, prompts, _last_said(body) or prompts[0] if prompts else "")
+    _refuse_bad_numbers(endpoint, body)
+    return LlamaRequest(endpoint, path, body, prompts, _last_user_text(body) or prompts[0] if prompts else "")
 
 
 def conversation(messages: list[Json]) -> str:
-    """The prompt of a conversation, by the ChatML template."""
-    told = "".join(
+    """Return the prompt of a conversation in the ChatML template."""
+    turns = "".join(
         f"<|im_start|>{message.get('role', 'user')}\n{_text_of(message.get('content'))}<|im_end|>\n"
         for message in messages
     )
-    return f"{told}<|im_start|>assistant\n"
+    return f"{turns}<|im_start|>assistant\n"
 
 
 # -- refusals
 
 
-def _refuse_what_is_not_served(door: Door, machine: Machine) -> None:
-    if door in (Door.EMBEDDINGS, Door.NATIVE_EMBEDDINGS) and not machine.embeddings:
+def _refuse_what_is_not_served(endpoint: LlamaEndpoint, machine: Machine) -> None:
+    if endpoint in (LlamaEndpoint.EMBEDDINGS, LlamaEndpoint.NATIVE_EMBEDDINGS) and not machine.embeddings:
         raise _unsupported("This server does not support embeddings. Start it with `--embeddings`")
-    if door is Door.RERANK and not machine.rerank:
+    if endpoint is LlamaEndpoint.RERANK and not machine.rerank:
         raise _unsupported("This server does not support reranking. Start it with `--reranking`")
-    if door is Door.SPEECH and not machine.audio:
+    if endpoint is LlamaEndpoint.SPEECH and not machine.audio:
         raise _unsupported("The current model does not support audio input.")
-    if door is Door.INFILL and not machine.infill:
+    if endpoint is LlamaEndpoint.INFILL and not machine.infill:
         raise _unsupported("Infill is not supported by this model")
 
 
-def _unsupported(message: str) -> Problem:
-    return Problem(501, message, "not_supported_error")
+def _unsupported(message: str) -> LlamaRefusal:
+    return LlamaRefusal(501, message, "not_supported_error")
 
 
-def _invalid(message: str) -> Problem:
-    return Problem(400, message, "invalid_request_error")
+def _invalid(message: str) -> LlamaRefusal:
+    return LlamaRefusal(400, message, "invalid_request_error")
 
 
-def _failed(message: str) -> Problem:
-    return Problem(500, message, "server_error")
+def _failed(message: str) -> LlamaRefusal:
+    return LlamaRefusal(500, message, "server_error")
 
 
 def _document(content: bytes) -> Json:
@@ -176,8 +119,8 @@ def _choices(body: Json, machine: Machine) -> int:
     return n
 
 
-def _refuse_bad_numbers(door: Door, body: Json) -> None:
-    if not door.generates:
+def _refuse_bad_numbers(endpoint: LlamaEndpoint, body: Json) -> None:
+    if not endpoint.generates:
         return
     for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "n_predict"):
         value = body.get(name)
@@ -190,7 +133,7 @@ def _refuse_bad_numbers(door: Door, body: Json) -> None:
 # -- prompts
 
 
-def _messages(body: Json, refused: Callable[[str], Problem] = _invalid) -> list[Json]:
+def _messages(body: Json, refused: Callable[[str], LlamaRefusal] = _invalid) -> list[Json]:
     if "messages" not in body:
         raise refused("'messages' is required")
     messages = body["messages"]
@@ -255,41 +198,41 @@ def _content(body: Json) -> tuple[str, ...]:
 
 def _tokens(body: Json) -> tuple[str, ...]:
     tokens = body.get("tokens", [])
-    return (detokenized([token for token in tokens if isinstance(token, int)]),)
+    return (detokenize([token for token in tokens if isinstance(token, int)]),)
 
 
-_READERS: Final[dict[Door, Callable[[Json], tuple[str, ...]]]] = {
-    Door.CHAT: _chat,
-    Door.TEXT: _prompt,
-    Door.NATIVE: _prompt,
-    Door.INFILL: _infill,
-    Door.RESPONSES: _responses,
-    Door.MESSAGES: _anthropic,
-    Door.COUNT: _anthropic,
-    Door.EMBEDDINGS: _inputs,
-    Door.NATIVE_EMBEDDINGS: _inputs,
-    Door.RERANK: _documents,
-    Door.TOKENIZE: _content,
-    Door.DETOKENIZE: _tokens,
-    Door.TEMPLATE: _chat,
+_READERS: Final[dict[LlamaEndpoint, Callable[[Json], tuple[str, ...]]]] = {
+    LlamaEndpoint.CHAT: _chat,
+    LlamaEndpoint.TEXT: _prompt,
+    LlamaEndpoint.NATIVE: _prompt,
+    LlamaEndpoint.INFILL: _infill,
+    LlamaEndpoint.RESPONSES: _responses,
+    LlamaEndpoint.MESSAGES: _anthropic,
+    LlamaEndpoint.COUNT: _anthropic,
+    LlamaEndpoint.EMBEDDINGS: _inputs,
+    LlamaEndpoint.NATIVE_EMBEDDINGS: _inputs,
+    LlamaEndpoint.RERANK: _documents,
+    LlamaEndpoint.TOKENIZE: _content,
+    LlamaEndpoint.DETOKENIZE: _tokens,
+    LlamaEndpoint.TEMPLATE: _chat,
 }
 
 
 def _several(given: object) -> tuple[str, ...]:
-    """One text, one list of tokens, or a list of either."""
+    """Return the prompts of a text, of a list of tokens, or of a list of either."""
     if not isinstance(given, list):
         return (str(given),)
     if given and all(isinstance(item, int) for item in given):
-        return (detokenized(given),)
-    return tuple(detokenized(item) if isinstance(item, list) else str(item) for item in given)
+        return (detokenize(given),)
+    return tuple(detokenize(item) if isinstance(item, list) else str(item) for item in given)
 
 
-def _last_said(body: Json) -> str:
+def _last_user_text(body: Json) -> str:
     given = body.get("messages", body.get("input"))
     if not isinstance(given, list):
         return given if isinstance(given, str) else ""
-    said = [item for item in given if isinstance(item, dict) and item.get("role", "user") == "user"]
-    return _text_of(said[-1].get("content")) if said else ""
+    last_user_text = [item for item in given if isinstance(item, dict) and item.get("role", "user") == "user"]
+    return _text_of(last_user_text[-1].get("content")) if last_user_text else ""
 
 
 def _text_of(content: object) -> str:
@@ -299,7 +242,7 @@ def _text_of(content: object) -> str:
 
 
 def _form_fields(content: bytes) -> Json:
-    """The short fields of a form, as far as a script may want to look at them."""
+    """Return the fields of a form without its files."""
     fields: Json = {}
     for part in content.split(b"\r\n--"):
         head, separator, value = part.partition(b"\r\n\r\n")

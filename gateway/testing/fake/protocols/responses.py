@@ -1,72 +1,76 @@
-"""How `/v1/responses` is told: named events without numbers, `completed` also when cut by the token limit.
+"""Formats answers of `/v1/responses` as llama-server does, which differs from OpenAI in these points:
 
-The reasoning item is done only at the end, behind all text, and has no parts; a call has no event for the end
-of its arguments: that is how llama-server tells it.
+* events have no sequence numbers;
+* the status is `completed` even if the token limit ended the answer;
+* the reasoning item ends behind all text and has no parts;
+* no event marks the end of a call's arguments.
 """
 
 from __future__ import annotations
 
 from slotgate.gateway.testing.fake.net.wire import Json, data, named
-from slotgate.gateway.testing.fake.protocols.answer import Told
-from slotgate.gateway.testing.fake.script.answer_content import Kind, Token
+from slotgate.gateway.testing.fake.protocols.answer import GeneratedAnswer
+from slotgate.gateway.testing.fake.script.answer_content import Token, TokenKind
 
-__all__ = ["ResponsesTeller"]
+__all__ = ["ResponsesFormatter"]
 
 
-class ResponsesTeller:
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        voice = told.voice
-        self._id = f"resp_{voice.id}"
-        self._item = f"msg_{voice.new_id()}"
-        self._reasoning_id = f"rs_{voice.new_id()}"
+class ResponsesFormatter:
+    """Formats one response."""
+
+    def __init__(self, answer: GeneratedAnswer) -> None:
+        self.answer = answer
+        context = answer.context
+        self._id = f"resp_{context.id}"
+        self._item = f"msg_{context.new_id()}"
+        self._reasoning_id = f"rs_{context.new_id()}"
         self._call_ids: list[str] = []
         self._opened = False
-        self._kind: Kind | None = None
+        self._kind: TokenKind | None = None
 
-    def say(self, token: Token) -> bytes:
-        self.told.say(token)
+    def add(self, token: Token) -> bytes:
+        self.answer.append(token)
         begun = self._opening() + (b"" if token.kind is self._kind else self._begun(token))
         self._kind = token.kind
         return begun + self._delta(token)
 
-    def end(self) -> list[bytes]:
-        told = self.told
+    def finish(self) -> list[bytes]:
+        answer = self.answer
         ending = [self._opening()]
-        if told.reasoning:
+        if answer.reasoning:
             ending.append(named("response.output_item.done", item=self._thought()))
-        if told.text:
-            part = self._part(told.text)
+        if answer.text:
+            part = self._part(answer.text)
             ending += [
-                named("response.output_text.done", item_id=self._item, text=told.text),
+                named("response.output_text.done", item_id=self._item, text=answer.text),
                 named("response.content_part.done", item_id=self._item, part=part),
                 named("response.output_item.done", item=self._message_done()),
             ]
         ending += [named("response.output_item.done", item=call) for call in self._calls()]
-        ending.append(named("response.completed", response=self._completed(), timings=told.timings()))
+        ending.append(named("response.completed", response=self._completed(), timings=answer.timings()))
         return [b"".join(ending)]
 
-    def whole(self) -> Json:
-        told, voice = self.told, self.told.voice
+    def body(self) -> Json:
+        answer, context = self.answer, self.answer.context
         output: list[Json] = []
-        if told.reasoning:
+        if answer.reasoning:
             output.append({**self._thought(), "status": "completed"})
-        if told.text or not told.calls:
-            message = {"content": [self._part(told.text)], "id": self._item, "role": "assistant"}
+        if answer.text or not answer.calls:
+            message = {"content": [self._part(answer.text)], "id": self._item, "role": "assistant"}
             output.append({**message, "status": "completed", "type": "message"})
         output += self._calls()
         return {
-            "completed_at": voice.created,
-            "created_at": voice.created,
+            "completed_at": context.created,
+            "created_at": context.created,
             "id": self._id,
-            "model": voice.model,
+            "model": context.model,
             "object": "response",
             "output": output,
             "status": "completed",
             "usage": self._usage(),
         }
 
-    def failed(self, error: Json) -> bytes:
+    def error_event(self, error: Json) -> bytes:
         return data(error)
 
     # -- the parts
@@ -79,7 +83,7 @@ class ResponsesTeller:
         return named("response.created", response=begun) + named("response.in_progress", response=begun)
 
     def _begun(self, token: Token) -> bytes:
-        if token.kind is Kind.TEXT:
+        if token.kind is TokenKind.TEXT:
             item = {
                 "content": [],
                 "id": self._item,
@@ -91,18 +95,18 @@ class ResponsesTeller:
             return named("response.output_item.added", item=item) + named(
                 "response.content_part.added", item_id=self._item, part=part
             )
-        if token.kind is Kind.REASONING:
+        if token.kind is TokenKind.REASONING:
             item = {**self._thinking([]), "status": "in_progress"}
             return named("response.output_item.added", item=item)
         return b""
 
     def _delta(self, token: Token) -> bytes:
-        if token.kind is Kind.TEXT:
+        if token.kind is TokenKind.TEXT:
             return named("response.output_text.delta", item_id=self._item, delta=token.text)
-        if token.kind is Kind.REASONING:
+        if token.kind is TokenKind.REASONING:
             return named("response.reasoning_text.delta", delta=token.text, item_id=self._reasoning_id)
-        if token.kind is Kind.CALL:
-            self._call_ids.append(self.told.voice.new_id())
+        if token.kind is TokenKind.CALL:
+            self._call_ids.append(self.answer.context.new_id())
             begun = {"type": "function_call", "status": "in_progress"}
             item = {**self._call(len(self._call_ids) - 1, token.text, ""), **begun}
             return named("response.output_item.added", item=item)
@@ -123,13 +127,13 @@ class ResponsesTeller:
         }
 
     def _thought(self) -> Json:
-        return self._thinking([{"text": self.told.reasoning, "type": "reasoning_text"}])
+        return self._thinking([{"text": self.answer.reasoning, "type": "reasoning_text"}])
 
     def _part(self, text: str) -> Json:
         return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
     def _message_done(self) -> Json:
-        content = [self._part(self.told.text)]
+        content = [self._part(self.answer.text)]
         return {
             "type": "message",
             "status": "completed",
@@ -139,32 +143,32 @@ class ResponsesTeller:
         }
 
     def _calls(self) -> list[Json]:
-        while len(self._call_ids) < len(self.told.calls):
-            self._call_ids.append(self.told.voice.new_id())
+        while len(self._call_ids) < len(self.answer.calls):
+            self._call_ids.append(self.answer.context.new_id())
         done = {"type": "function_call", "status": "completed"}
-        calls = (self._call(index, *call) for index, call in enumerate(self.told.calls))
+        calls = (self._call(index, *call) for index, call in enumerate(self.answer.calls))
         return [{"id": call.pop("id"), **done, **call} for call in calls]
 
     def _completed(self) -> Json:
-        told, voice = self.told, self.told.voice
-        output = [self._thought()] if told.reasoning else []
-        if told.text:
+        answer, context = self.answer, self.answer.context
+        output = [self._thought()] if answer.reasoning else []
+        if answer.text:
             output.append(self._message_done())
         return {
             "id": self._id,
             "object": "response",
-            "created_at": voice.created,
+            "created_at": context.created,
             "status": "completed",
-            "model": voice.model,
+            "model": context.model,
             "output": [*output, *self._calls()],
             "usage": self._usage(),
         }
 
     def _usage(self) -> Json:
-        told, voice = self.told, self.told.voice
+        answer, context = self.answer, self.answer.context
         return {
-            "input_tokens": voice.prompt_tokens,
-            "output_tokens": told.predicted,
-            "total_tokens": voice.prompt_tokens + told.predicted,
-            "input_tokens_details": {"cached_tokens": voice.cached_tokens},
+            "input_tokens": context.prompt_tokens,
+            "output_tokens": answer.predicted,
+            "total_tokens": context.prompt_tokens + answer.predicted,
+            "input_tokens_details": {"cached_tokens": context.cached_tokens},
         }

@@ -1,34 +1,36 @@
-"""How `/v1/audio/transcriptions` is told, by a build that hears."""
+"""Formats answers of `/v1/audio/transcriptions`, as builds with audio input give them."""
 
 from __future__ import annotations
 
 from slotgate.gateway.testing.fake.net.wire import Json, data
-from slotgate.gateway.testing.fake.protocols.answer import Told
+from slotgate.gateway.testing.fake.protocols.answer import GeneratedAnswer
 from slotgate.gateway.testing.fake.script.answer_content import Token
 
-__all__ = ["TranscriptTeller"]
+__all__ = ["TranscriptFormatter"]
 
 
-class TranscriptTeller:
-    def __init__(self, told: Told) -> None:
-        self.told = told
+class TranscriptFormatter:
+    """Formats one transcript."""
 
-    def say(self, token: Token) -> bytes:
-        self.told.say(token)
+    def __init__(self, answer: GeneratedAnswer) -> None:
+        self.answer = answer
+
+    def add(self, token: Token) -> bytes:
+        self.answer.append(token)
         return data({"type": "transcript.text.delta", "delta": token.text})
 
-    def end(self) -> list[bytes]:
-        return [data({"type": "transcript.text.done", **self.whole()})]
+    def finish(self) -> list[bytes]:
+        return [data({"type": "transcript.text.done", **self.body()})]
 
-    def whole(self) -> Json:
-        told = self.told
+    def body(self) -> Json:
+        answer = self.answer
         usage = {
             "type": "tokens",
-            "input_tokens": told.voice.prompt_tokens,
-            "output_tokens": told.predicted,
-            "total_tokens": told.voice.prompt_tokens + told.predicted,
+            "input_tokens": answer.context.prompt_tokens,
+            "output_tokens": answer.predicted,
+            "total_tokens": answer.context.prompt_tokens + answer.predicted,
         }
-        return {"text": "".join(token.text for token in told.tokens), "usage": usage}
+        return {"text": "".join(token.text for token in answer.tokens), "usage": usage}
 
-    def failed(self, error: Json) -> bytes:
+    def error_event(self, error: Json) -> bytes:
         return data({"error": error})

@@ -1,4 +1,4 @@
-"""Embeddings and ranks that mean nothing and are always the same: made from the text and the seed."""
+"""Embeddings and ranks without meaning. The same text and seed always give the same values."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from typing import Final
 
 from slotgate.gateway.testing.fake.model.tokenizer import count
 from slotgate.gateway.testing.fake.net.wire import Json
-from slotgate.gateway.testing.fake.protocols.request import Asked, Door
+from slotgate.gateway.testing.fake.protocols.endpoints import LlamaEndpoint
+from slotgate.gateway.testing.fake.protocols.request import LlamaRequest
 from slotgate.gateway.testing.fake.script.scene import Machine
 
-__all__ = ["COMPUTED"]
+__all__ = ["VECTOR_ANSWERS"]
 
 
-def _embeddings(question: Asked, machine: Machine) -> object:
-    coded = question.body.get("encoding_format") == "base64"
+def _embeddings(request: LlamaRequest, machine: Machine) -> object:
+    coded = request.body.get("encoding_format") == "base64"
     more = {"encoding_format": "base64"} if coded else {}
     entries = [
         {"embedding": _coded(vector) if coded else vector, "index": index, "object": "embedding", **more}
-        for index, vector in enumerate(_vector(prompt, machine) for prompt in question.prompts)
+        for index, vector in enumerate(_vector(prompt, machine) for prompt in request.prompts)
     ]
-    return {**_head(question, machine), "data": entries}
+    return {**_head(request, machine), "data": entries}
 
 
-def _native_embeddings(question: Asked, machine: Machine) -> object:
+def _native_embeddings(request: LlamaRequest, machine: Machine) -> object:
     return [
-        {"index": index, "embedding": [_vector(text, machine)]} for index, text in enumerate(question.prompts)
+        {"index": index, "embedding": [_vector(text, machine)]} for index, text in enumerate(request.prompts)
     ]
 
 
-def _ranking(question: Asked, machine: Machine) -> object:
-    """Best first; with `texts` in the form of another server's API."""
-    body = question.body
+def _ranking(request: LlamaRequest, machine: Machine) -> object:
+    """Return ranks, best first. A request with `texts` gets the form of text-embeddings-inference."""
+    body = request.body
     scores = [
-        (index, _generator(prompt, machine).uniform(-1, 1)) for index, prompt in enumerate(question.prompts)
+        (index, _generator(prompt, machine).uniform(-1, 1)) for index, prompt in enumerate(request.prompts)
     ]
     most = body.get("top_n")
     ranked = sorted(scores, key=lambda entry: -entry[1])[
@@ -45,7 +46,7 @@ def _ranking(question: Asked, machine: Machine) -> object:
     ]
     if "texts" not in body:
         results = [{"index": index, "relevance_score": score} for index, score in ranked]
-        return {**_head(question, machine), "results": results}
+        return {**_head(request, machine), "results": results}
     return [
         {
             "index": index,
@@ -56,15 +57,15 @@ def _ranking(question: Asked, machine: Machine) -> object:
     ]
 
 
-COMPUTED: Final[dict[Door, Callable[[Asked, Machine], object]]] = {
-    Door.EMBEDDINGS: _embeddings,
-    Door.NATIVE_EMBEDDINGS: _native_embeddings,
-    Door.RERANK: _ranking,
+VECTOR_ANSWERS: Final[dict[LlamaEndpoint, Callable[[LlamaRequest, Machine], object]]] = {
+    LlamaEndpoint.EMBEDDINGS: _embeddings,
+    LlamaEndpoint.NATIVE_EMBEDDINGS: _native_embeddings,
+    LlamaEndpoint.RERANK: _ranking,
 }
 
 
-def _head(question: Asked, machine: Machine) -> Json:
-    read = sum(map(count, question.prompts))
+def _head(request: LlamaRequest, machine: Machine) -> Json:
+    read = sum(map(count, request.prompts))
     return {"model": machine.model, "object": "list", "usage": {"prompt_tokens": read, "total_tokens": read}}
 
 

@@ -1,6 +1,6 @@
-"""What an answer says, token by token, and how it is found out: from a script or from a seed.
+"""The content of an answer, token by token, from a script or from a seed.
 
-Everything here is a value, and everything random comes from the generator that is passed in.
+Everything here is a value. Everything random comes from the generator that is passed in.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-__all__ = ["Call", "Kind", "Speech", "Token", "invented", "pieces_of", "seeded_id"]
+__all__ = ["AnswerContent", "Call", "Token", "TokenKind", "made_up_words", "seeded_id", "split_words"]
 
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PIECE: Final = re.compile(r"\s*\S+|\s+$")
 _ARGUMENT: Final = re.compile(r'[{\[]|\s*"(?:[^"\\]|\\.)*":?|[}\]]|[^{}\[\]"]+|.', re.DOTALL)
-"""Pieces in which the arguments of a call come: brackets, names with their colon, values."""
+"""The pieces in which the arguments of a call come: brackets, names with their colon, values."""
 _SENTENCE: Final = (
     "the a one some every no it we you they time year people way day thing life child world house week "
     "system question work night point home water room area story fact month lot right study book eye job "
@@ -26,65 +26,65 @@ _SENTENCE: Final = (
 )
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     REASONING = "reasoning"
     TEXT = "text"
     CALL = "call"
-    """The beginning of a tool call: its name."""
+    """The beginning of a tool call. The text is the name of the function."""
     ARGUMENTS = "arguments"
-    """A piece of the arguments of the call that began last."""
+    """A piece of the arguments of the latest call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    kind: Kind
+    kind: TokenKind
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call. `arguments` is JSON as a model writes it."""
+    """A tool call. `arguments` is JSON text as a model writes it."""
 
     name: str
     arguments: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
-    """Thoughts first, then text, then calls."""
+class AnswerContent:
+    """The content in order: reasoning, text, tool calls."""
 
     text: tuple[str, ...] = ()
     reasoning: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     finish: str | None = None
-    """The reason in OpenAI's words; None follows from the rest."""
+    """The finish reason in OpenAI's words. None derives it from the content."""
 
     def tokens(self) -> Iterator[Token]:
         for piece in self.reasoning:
-            yield Token(Kind.REASONING, piece)
+            yield Token(TokenKind.REASONING, piece)
         for piece in self.text:
-            yield Token(Kind.TEXT, piece)
+            yield Token(TokenKind.TEXT, piece)
         for call in self.calls:
-            yield Token(Kind.CALL, call.name)
+            yield Token(TokenKind.CALL, call.name)
             for piece in _ARGUMENT.findall(call.arguments):
-                yield Token(Kind.ARGUMENTS, piece)
+                yield Token(TokenKind.ARGUMENTS, piece)
 
     @property
     def finish_reason(self) -> str:
         return self.finish or ("tool_calls" if self.calls else "stop")
 
 
-def pieces_of(text: str) -> tuple[str, ...]:
-    """The text cut in front of its white space, as models speak it; joined, they are the text."""
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the text, cut in front of its white space as tokens of models are."""
     return tuple(_PIECE.findall(text))
 
 
-def invented(count: int, generator: random.Random) -> tuple[str, ...]:
-    """So many words that mean nothing."""
+def made_up_words(count: int, generator: random.Random) -> tuple[str, ...]:
+    """Return `count` random words without meaning."""
     words = _SENTENCE.split(" ")
     return tuple(f" {generator.choice(words)}" for _ in range(count))
 
 
 def seeded_id(generator: random.Random) -> str:
-    """32 letters and digits, as llama-server makes them."""
+    """Return an id of 32 letters and digits, as llama-server makes ids."""
     return "".join(generator.choices(_ALPHABET, k=32))

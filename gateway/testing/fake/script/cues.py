@@ -1,7 +1,7 @@
-"""Answers led by a test: it says the next token, holds the prompt, fails now.
+"""Answers that a test leads: the test decides when the next token or fault comes.
 
-While `Hands` lead, every request that generates is theirs: numbered in order of arrival, silent in its prompt
-until the first cue.
+While `CuedAnswers` lead, they take every request that generates. The requests are numbered in order of
+arrival, and each stays in its prompt until its first cue.
 """
 
 from __future__ import annotations
@@ -9,63 +9,70 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from slotgate.gateway.testing.fake.protocols.request import Asked
+from slotgate.gateway.testing.fake.protocols.request import LlamaRequest
 from slotgate.gateway.testing.fake.script.answer_content import Token
-from slotgate.gateway.testing.fake.script.scene import Fault, Reply
-from slotgate.gateway.testing.fake.script.token_source import Progress, Score, TimedScore, Waits
+from slotgate.gateway.testing.fake.script.scene import Reply, ScriptedFault
+from slotgate.gateway.testing.fake.script.token_source import (
+    GenerationWaits,
+    ReportProgress,
+    TimedTokens,
+    TokenSource,
+)
 
-__all__ = ["Cue", "HandScore", "Hands"]
+__all__ = ["Cue", "CuedAnswers", "CuedTokens"]
 
-Cue = Token | Fault | str
-"""A token to say, a fault, or the reason for which the answer ends."""
+Cue = Token | ScriptedFault | str
+"""A token to say, a fault, or the finish reason with which the answer ends."""
 
 
-class HandScore:
-    """The score of one answer."""
+class CuedTokens:
+    """The tokens of one answer, as a test cues them."""
 
-    def __init__(self, number: int, asked: Asked) -> None:
+    def __init__(self, number: int, request: LlamaRequest) -> None:
         self.number = number
-        self.asked = asked
+        self.request = request
         self.finish = "stop"
         self._cues: deque[Cue] = deque()
         self._come: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<HandScore {self.number}, {len(self._cues)} cues waiting>"
+        return f"<CuedTokens {self.number}, {len(self._cues)} cues waiting>"
 
     def cue(self, cue: Cue) -> None:
         self._cues.append(cue)
         if self._come is not None and not self._come.done():
             self._come.set_result(None)
 
-    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
-        """The prompt has been read when there is something to say."""
-        await self._something(waits)
+    async def prefill(
+        self, waits: GenerationWaits, prompt_tokens: int, progress: ReportProgress | None
+    ) -> None:
+        """Return at the first cue."""
+        await self._until_cued(waits)
 
-    async def next(self, waits: Waits) -> Token | Fault | None:
-        await self._something(waits)
+    async def next(self, waits: GenerationWaits) -> Token | ScriptedFault | None:
+        await self._until_cued(waits)
         cue = self._cues.popleft()
         if isinstance(cue, str):
             self.finish = cue
             return None
         return cue
 
-    async def _something(self, waits: Waits) -> None:
+    async def _until_cued(self, waits: GenerationWaits) -> None:
         while not self._cues:
             self._come = asyncio.get_running_loop().create_future()
             await waits.wait(self._come)
 
 
-class Hands:
-    """Leads the answers of a `FakeLlama`, as its `score_of`."""
+class CuedAnswers:
+    """Leads the answers of a `FakeLlama`, as its `choose_token_source`."""
 
     def __init__(self) -> None:
         self.leading = False
-        self.scores: list[HandScore] = []
+        self.sources: list[CuedTokens] = []
 
-    def __call__(self, asked: Asked, reply: Reply, timed: TimedScore) -> Score:
+    def __call__(self, request: LlamaRequest, reply: Reply, timed: TimedTokens) -> TokenSource:
         if not self.leading:
             return timed
-        score = HandScore(len(self.scores), asked)
-        self.scores.append(score)
-        return score
+        source = CuedTokens(len(self.sources), request)
+        self.sources.append(source)
+        return source

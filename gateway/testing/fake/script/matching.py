@@ -1,7 +1,10 @@
-"""Which reply of a script answers a request, and what the request itself says about its answer.
+"""Finds the reply of a script that answers a request.
 
-Three ways to say it, each over the one before: the reply that matches; headers `x-fake-NAME: VALUE`; the
-body's member `fake`. Headers do not pass a gateway, the model's name and members of the body do.
+A request can change its own reply. The later of these three overrides the earlier:
+
+1. the reply of the script that matches;
+2. headers `x-fake-NAME: VALUE`, which do not pass a gateway;
+3. the body's member `fake`, which passes a gateway.
 """
 
 from __future__ import annotations
@@ -13,38 +16,41 @@ from typing import Any, Final
 import orjson
 
 from slotgate.gateway.testing.fake.net.http1 import Head
-from slotgate.gateway.testing.fake.net.wire import Problem
-from slotgate.gateway.testing.fake.protocols.request import Asked
-from slotgate.gateway.testing.fake.script.reader import ScriptError, changed
+from slotgate.gateway.testing.fake.net.wire import LlamaRefusal
+from slotgate.gateway.testing.fake.protocols.request import LlamaRequest
+from slotgate.gateway.testing.fake.script.reader import ScriptError, with_members
 from slotgate.gateway.testing.fake.script.scene import Reply, Scene, When
 
-__all__ = ["Choosing"]
+__all__ = ["ReplyMatcher"]
 
 _PREFIX: Final = b"x-fake-"
 
 
-class Choosing:
-    """Counts what has matched, for replies that answer only some of their requests."""
+class ReplyMatcher:
+    """Counts the matches of each reply, for replies with `nth` or `times`."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._matched: Counter[int] = Counter()
 
-    def reply(self, asked: Asked, head: Head) -> Reply | None:
-        """None: nothing matches. Raises `Problem` where the request says what cannot be played."""
-        reply = self._matching(asked)
-        own = _from_headers(head) | _from_body(asked.body)
+    def reply(self, request: LlamaRequest, head: Head) -> Reply | None:
+        """Return the reply, or None if no reply matches and the script is strict.
+
+        Raises `LlamaRefusal` if the request changes its reply in a way that is not valid.
+        """
+        reply = self._matching(request)
+        own = _from_headers(head) | _from_body(request.body)
         if not own:
             return reply
         reply = reply or self._scene.otherwise
         try:
-            return changed(reply, own)
+            return with_members(reply, own)
         except ScriptError as error:
-            raise Problem(400, f"fake: {error}", "invalid_request_error") from error
+            raise LlamaRefusal(400, f"fake: {error}", "invalid_request_error") from error
 
-    def _matching(self, asked: Asked) -> Reply | None:
+    def _matching(self, request: LlamaRequest) -> Reply | None:
         for number, reply in enumerate(self._scene.replies):
-            if not _matches(reply.when, asked):
+            if not _matches(reply.when, request):
                 continue
             self._matched[number] += 1
             nth, times = reply.when.nth, reply.when.times
@@ -53,13 +59,13 @@ class Choosing:
         return None if self._scene.machine.strict else self._scene.otherwise
 
 
-def _matches(when: When, asked: Asked) -> bool:
+def _matches(when: When, request: LlamaRequest) -> bool:
     return (
-        when.model in (None, asked.model)
-        and when.path in (None, asked.path)
-        and (when.contains is None or when.contains in asked.said)
-        and when.stream in (None, asked.stream)
-        and when.tools in (None, bool(asked.body.get("tools")))
+        when.model in (None, request.model)
+        and when.path in (None, request.path)
+        and (when.contains is None or when.contains in request.last_user_text)
+        and when.stream in (None, request.stream)
+        and when.tools in (None, bool(request.body.get("tools")))
     )
 
 
@@ -72,7 +78,7 @@ def _from_headers(head: Head) -> dict[str, Any]:
 
 
 def _value(value: bytes) -> Any:  # noqa: ANN401
-    """A header's value is JSON where it can be read as such, else a text."""
+    """Return the value of a header: parsed if it is JSON, else as text."""
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:

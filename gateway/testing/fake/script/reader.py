@@ -1,7 +1,7 @@
-"""Reads a script: TOML in a file, or the same names in JSON inside a request. All faults are found together.
+"""Reads scripts: TOML in a file, or the same names in JSON inside a request. It reports every mistake.
 
 [server]      the members of `Machine`
-[default]     a reply for what nothing matches
+[default]     the reply to requests that no other reply matches
 [[reply]]     the members of `When`, `Reply` and `Pace` side by side; `fault` is a name or a table;
               `call` is a list of tables with `name` and `arguments`
 """
@@ -18,9 +18,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from slotgate.gateway.testing.fake.script.answer_content import Call
-from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind, Machine, Pace, Reply, Scene, When
+from slotgate.gateway.testing.fake.script.scene import (
+    FaultKind,
+    Machine,
+    Pace,
+    Reply,
+    Scene,
+    ScriptedFault,
+    When,
+)
 
-__all__ = ["ScriptError", "changed", "cue_fault", "read_script", "scene_of"]
+__all__ = ["ScriptError", "read_fault", "read_script", "scene_of", "with_members"]
 
 Value = TypeVar("Value")
 _REPLY_PARTS: Final = frozenset({"when", "pace", "fault", "calls"})
@@ -28,7 +36,7 @@ _SECTIONS: Final = ("server", "default", "reply")
 
 
 class ScriptError(ValueError):
-    """A script says what cannot be played; one line for each fault, with its place."""
+    """A script is not valid. The text has one line for each mistake, with its place."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = tuple(faults)
@@ -36,7 +44,7 @@ class ScriptError(ValueError):
 
 
 def read_script(path: Path) -> Scene:
-    """Raises `ScriptError`."""
+    """Read a script from a TOML file. Raises `ScriptError`."""
     try:
         document = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -45,7 +53,7 @@ def read_script(path: Path) -> Scene:
 
 
 def scene_of(document: Mapping[str, Any]) -> Scene:
-    """Raises `ScriptError`."""
+    """Read a script from a parsed document. Raises `ScriptError`."""
     faults: list[str] = []
     faults += [
         f"{name}: unknown; there are {', '.join(_SECTIONS)}" for name in document if name not in _SECTIONS
@@ -66,8 +74,8 @@ def scene_of(document: Mapping[str, Any]) -> Scene:
     return Scene(machine, tuple(reply for reply in replies if reply is not None), otherwise)
 
 
-def changed(reply: Reply, members: Mapping[str, Any]) -> Reply:
-    """The reply with what a request says about it. Raises `ScriptError`."""
+def with_members(reply: Reply, members: Mapping[str, Any]) -> Reply:
+    """Return the reply, changed by the members that a request states. Raises `ScriptError`."""
     faults: list[str] = []
     other = _reply(members, "fake", faults, start=reply)
     if faults or other is None:
@@ -75,8 +83,8 @@ def changed(reply: Reply, members: Mapping[str, Any]) -> Reply:
     return other
 
 
-def cue_fault(value: object) -> Fault:
-    """A fault by itself, a name or a table. Raises `ScriptError`."""
+def read_fault(value: object) -> ScriptedFault:
+    """Read a fault, which is a name or a table. Raises `ScriptError`."""
     faults: list[str] = []
     fault = _fault(value, "fault", faults)
     if fault is None or faults:
@@ -106,7 +114,7 @@ def _reply(entry: object, place: str, faults: list[str], start: Reply | None = N
     return dataclasses.replace(reply, when=when, pace=pace, fault=fault, calls=calls)
 
 
-def _fault(value: object, place: str, faults: list[str]) -> Fault | None:
+def _fault(value: object, place: str, faults: list[str]) -> ScriptedFault | None:
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping):
         faults.append(f"{place}: must be a name or a table")
@@ -114,10 +122,10 @@ def _fault(value: object, place: str, faults: list[str]) -> Fault | None:
     kinds = {kind.value: kind for kind in FaultKind}
     kind = kinds.get(str(table.get("kind")))
     if kind is None:
-        faults.append(f"{place}: {table.get('kind')!r} is none of {', '.join(kinds)}")
+        faults.append(f"{place}: {table.get('kind')!r} is not one of {', '.join(kinds)}")
         return None
     rest = {name: item for name, item in table.items() if name != "kind"}
-    return _read(Fault, rest, place, faults, Fault(kind))
+    return _read(ScriptedFault, rest, place, faults, ScriptedFault(kind))
 
 
 def _calls(value: object, place: str, faults: list[str]) -> tuple[Call, ...]:
@@ -143,7 +151,7 @@ def _calls(value: object, place: str, faults: list[str]) -> tuple[Call, ...]:
 def _read(
     kind: type[Value], table: object, place: str, faults: list[str], start: Value | None = None
 ) -> Value | None:
-    """The value with the members of the table, each checked against the annotation of its field."""
+    """Return the value with the members of the table, each checked against the annotation of its field."""
     if not isinstance(table, Mapping):
         faults.append(f"{place}: must be a table")
         return None

@@ -1,29 +1,34 @@
-"""From a question and a reply of the script to the tokens that are said."""
+"""Turns a request and its reply into the tokens of the answer."""
 
 from __future__ import annotations
 
 import random
 
 from slotgate.gateway.testing.fake.model.tokenizer import count
-from slotgate.gateway.testing.fake.protocols.request import Asked
-from slotgate.gateway.testing.fake.script.answer_content import Speech, Token, invented, pieces_of
+from slotgate.gateway.testing.fake.protocols.request import LlamaRequest
+from slotgate.gateway.testing.fake.script.answer_content import (
+    AnswerContent,
+    Token,
+    made_up_words,
+    split_words,
+)
 from slotgate.gateway.testing.fake.script.scene import Reply
 
 __all__ = ["prompt_length", "tokens_of"]
 
 
-def tokens_of(question: Asked, reply: Reply, generator: random.Random) -> tuple[tuple[Token, ...], str]:
-    """The tokens, cut where the request's limit is, and why they end.
+def tokens_of(request: LlamaRequest, reply: Reply, generator: random.Random) -> tuple[tuple[Token, ...], str]:
+    """Return the tokens, cut at the limit of the request, and the finish reason.
 
-    Words that are made up go on until the limit: that is what a limit is for.
+    Made-up words go on until the limit, so that a client gets as many tokens as it asked for.
     """
-    limit = question.limit
+    limit = request.limit
     made_up = reply.text is None and not reply.calls
     if made_up:
-        text = invented(reply.tokens if limit is None else limit, generator)
+        text = made_up_words(reply.tokens if limit is None else limit, generator)
     else:
-        text = pieces_of(reply.text or "")
-    speech = Speech(text, pieces_of(reply.reasoning), reply.calls, reply.finish)
+        text = split_words(reply.text or "")
+    speech = AnswerContent(text, split_words(reply.reasoning), reply.calls, reply.finish)
     tokens = tuple(speech.tokens())
     if limit is not None and (made_up or len(tokens) > limit):
         return tokens[:limit], reply.finish or "length"
@@ -31,5 +36,5 @@ def tokens_of(question: Asked, reply: Reply, generator: random.Random) -> tuple[
 
 
 def prompt_length(prompt: str, reply: Reply) -> int:
-    """In tokens; at least one."""
+    """Return the length of the prompt in tokens, at least 1."""
     return max(1, count(prompt) if reply.prompt_tokens is None else reply.prompt_tokens)

@@ -1,7 +1,7 @@
-"""What an answer says next, and when: from a script's pace, or from the hand of a test.
+"""Sources of the tokens of an answer: the pace of a script, or the cues of a test.
 
-A score gives tokens, a fault, or None when all is said. It waits as the server lets it: with the eyes of
-`Attention`, which notice a client that left.
+A source returns tokens, a fault, or None at the end. It waits through `GenerationWaits`, so that the server
+notices a client that leaves meanwhile.
 """
 
 from __future__ import annotations
@@ -12,33 +12,38 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from slotgate.gateway.testing.fake.script.answer_content import Token
-from slotgate.gateway.testing.fake.script.scene import Fault, FaultKind, Pace
+from slotgate.gateway.testing.fake.script.scene import FaultKind, Pace, ScriptedFault
 
-__all__ = ["Progress", "Score", "TimedScore", "Waits"]
+__all__ = ["GenerationWaits", "ReportProgress", "TimedTokens", "TokenSource"]
 
 Result = TypeVar("Result")
 
 
-Progress = Callable[[float], Awaitable[None]]
-"""Told the share of the prompt that has been read."""
+ReportProgress = Callable[[float], Awaitable[None]]
+"""Called with the share of the prompt that has been read, from 0 to 1."""
 
 
-class Waits(Protocol):
-    """How a score waits."""
+class GenerationWaits(Protocol):
+    """Waits that end early when the client leaves or the generation is aborted."""
 
     def until(self, when: float) -> Awaitable[None]: ...
 
     def wait(self, happening: asyncio.Future[Result]) -> Awaitable[Result]: ...
 
 
-class Score(Protocol):
-    finish: str
+class TokenSource(Protocol):
+    """Gives the tokens of one answer at their times."""
 
-    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
-        """Return when the prompt has been read. `progress` is there if somebody wants to hear of it."""
+    finish: str
+    """The finish reason; valid once `next` has returned None."""
+
+    async def prefill(
+        self, waits: GenerationWaits, prompt_tokens: int, progress: ReportProgress | None
+    ) -> None:
+        """Return when the prompt has been read. `progress`, if given, is called while it is read."""
         ...
 
-    async def next(self, waits: Waits) -> Token | Fault | None: ...
+    async def next(self, waits: GenerationWaits) -> Token | ScriptedFault | None: ...
 
 
 _AT_THE_END = frozenset({FaultKind.SLOW_CLOSE, FaultKind.NO_DONE})
@@ -46,15 +51,18 @@ _FORM_ONLY = frozenset({FaultKind.CRLF, FaultKind.BOM, FaultKind.HALF_FRAMES, Fa
 _PROGRESS_STEPS = 4
 
 
-class TimedScore:
-    """Times are absolute, from the end of the prompt: a late write does not delay those after it."""
+class TimedTokens:
+    """The tokens of a script at its pace.
+
+    Times are absolute, counted from the end of the prompt, so a late write does not delay later writes.
+    """
 
     def __init__(
         self,
         tokens: tuple[Token, ...],
         finish: str,
         pace: Pace,
-        fault: Fault | None,
+        fault: ScriptedFault | None,
         generator: random.Random,
     ) -> None:
         self.finish = finish
@@ -66,7 +74,9 @@ class TimedScore:
         self._due = 0.0
         self._clock = asyncio.get_running_loop().time
 
-    async def prefill(self, waits: Waits, prompt_tokens: int, progress: Progress | None) -> None:
+    async def prefill(
+        self, waits: GenerationWaits, prompt_tokens: int, progress: ReportProgress | None
+    ) -> None:
         began, takes = self._clock(), self._pace.prefill(prompt_tokens)
         if progress is None:
             await waits.until(began + takes)
@@ -79,7 +89,7 @@ class TimedScore:
             await progress(1.0)
         self._due = began + takes
 
-    async def next(self, waits: Waits) -> Token | Fault | None:
+    async def next(self, waits: GenerationWaits) -> Token | ScriptedFault | None:
         if self._fault is not None and self._said >= self._fault.after:
             fault, self._fault = self._fault, None
             return fault

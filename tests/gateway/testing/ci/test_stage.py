@@ -28,11 +28,11 @@ async def test_what_a_reset_began_is_undone_when_it_fails(cassette: Path) -> Non
     await stage.server.listen()
     try:
         refuses = True
-        before, hands = stage.server, stage.server.llama.score_of
+        before, cued = stage.server, stage.server.llama.choose_token_source
         with pytest.raises(ValueError, match="cannot be"):
             await stage.reset({"cassette": str(cassette), "settings": {"x": 1}})
         assert (stage.server, stage.recording) == (before, None)
-        assert stage.server.llama.score_of == stage._hands == hands
+        assert stage.server.llama.choose_token_source == stage._cued == cued
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{before.url}/health")).status_code == 200
             with pytest.raises(httpx.ConnectError):

@@ -116,7 +116,7 @@ async def test_a_stall_says_nothing_and_keeps_its_slot_until_its_client_is_misse
         async with asyncio.timeout(5):
             while fake.llama.slots.busy:
                 await asyncio.sleep(0.01)
-    assert fake.llama.exchanges[0].outcome == "abandoned"
+    assert fake.llama.served_requests[0].outcome == "abandoned"
 
 
 async def test_lines_can_end_with_crlf_and_begin_with_a_mark() -> None:

@@ -111,9 +111,9 @@ async def test_a_limit_cuts_what_is_said_and_says_so(fake: FakeServer) -> None:
 
 async def test_what_was_asked_can_be_looked_up(fake: FakeServer) -> None:
     await message(fake.url, chat(), b"x-request-id: r1")
-    [exchange] = fake.llama.exchanges
-    assert (exchange.request_id, exchange.status, exchange.outcome) == ("r1", 200, "complete")
-    assert exchange.asked.said == "hi"
+    [served] = fake.llama.served_requests
+    assert (served.request_id, served.status, served.outcome) == ("r1", 200, "complete")
+    assert served.request.last_user_text == "hi"
 
 
 async def test_a_strict_script_answers_nothing_else() -> None:
@@ -121,7 +121,7 @@ async def test_a_strict_script_answers_nothing_else() -> None:
         async with await RawClient.connect(fake.url) as client:
             await client.post(CHAT, chat())
             assert client.status == 404
-        assert fake.llama.exchanges[0].outcome == "unmatched"
+        assert fake.llama.served_requests[0].outcome == "unmatched"
 
 
 async def test_tokens_can_be_turned_into_numbers_and_back(fake: FakeServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from slotgate.gateway.testing.fake import Scene, ScriptError, read_script, scene_of
 from slotgate.gateway.testing.fake.script.answer_content import Call
-from slotgate.gateway.testing.fake.script.reader import changed
+from slotgate.gateway.testing.fake.script.reader import with_members
 from slotgate.gateway.testing.fake.script.scene import FaultKind, Reply
 from slotgate.gateway.testing.fake_program import FakeOptions, built_in, scene_for
 
@@ -74,11 +74,11 @@ def test_a_file_that_is_no_toml_is_a_fault_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_request_changes_what_it_names_and_nothing_else() -> None:
-    reply = changed(Reply(text="a", reasoning="b"), {"text": "c", "tokens_per_s": 5, "fault": "stall"})
+    reply = with_members(Reply(text="a", reasoning="b"), {"text": "c", "tokens_per_s": 5, "fault": "stall"})
     assert (reply.text, reply.reasoning, reply.pace.tokens_per_s) == ("c", "b", 5.0)
     assert reply.fault is not None
     with pytest.raises(ScriptError, match=r"fake\.txt"):
-        changed(Reply(), {"txt": "c"})
+        with_members(Reply(), {"txt": "c"})
 
 
 def test_the_script_that_is_built_in_can_be_played() -> None:
