@@ -10,7 +10,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotgate.gateway.http.context import context_of
-from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.error_formats import error_format_for
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error
 from slotgate.gateway.http.replies import send_error
 
@@ -31,7 +31,7 @@ class ErrorBoundary:
             failure = error if isinstance(error, GatewayError) else internal_error(error, context.id)
             context.code, context.message = failure.code, failure.message
             if context.status is None:
-                await send_error(send, failure, shape_for(scope["path"]))
+                await send_error(send, failure, error_format_for(scope["path"]))
             else:
                 context.outcome = "error"
                 raise ClientGone from error

@@ -13,7 +13,7 @@ import secrets
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slotgate.gateway.http.context import RequestContext, attach
-from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.error_formats import error_format_for
 
 __all__ = ["RequestId"]
 
@@ -31,7 +31,7 @@ class RequestId:
         request_id = given.decode() if _kept(given) else secrets.token_hex(16)
         context = RequestContext(request_id, asyncio.get_running_loop().time())
         attach(scope, context)
-        names = (b"x-request-id", shape_for(scope["path"]).request_id_header)
+        names = (b"x-request-id", error_format_for(scope["path"]).request_id_header)
         ids = [(name, request_id.encode()) for name in names if name is not None]
 
         async def send_with_id(message: Message) -> None:

@@ -8,7 +8,6 @@ A request is handled by the raw ASGI callables below and by nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,6 +30,7 @@ from slotgate.gateway.admin.orders import Operations, Orders
 from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
 from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.app.composition import Composition
+from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.handlers.cancel import CancelRequest
 from slotgate.gateway.handlers.generate import Generate
@@ -39,12 +39,11 @@ from slotgate.gateway.handlers.models import ListModels, OneModel
 from slotgate.gateway.handlers.native_status import Props, Slots
 from slotgate.gateway.handlers.without_slot import WithoutSlot
 from slotgate.gateway.http.by_method import ByMethod, unknown_path
-from slotgate.gateway.http.context import Caller
 from slotgate.gateway.settings import Settings
 from slotgate.middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, Traced, WebGuard
 from slotgate.middleware.authentication import presented_keys
 
-__all__ = ["PUBLIC_PATHS", "Keys", "build_app", "routes", "stack"]
+__all__ = ["PUBLIC_PATHS", "build_app", "routes", "stack"]
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 """What needs no key."""
@@ -58,19 +57,8 @@ OPERATOR_PREFIXES = ("/admin", "/metrics")
 """What needs the operator's key and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Who a presented key belongs to. `operator` is None when no operator key is configured."""
-
-    caller: Callable[[bytes], Caller | None]
-    operator: Callable[[bytes], bool] | None = None
-    """Whether the key of this digest is one of the operator's."""
-    holds: Callable[[bytes], bool] = lambda _: True
-    """Whether a key of this digest is still good."""
-
-
 def routes(
-    settings: Settings, parts: Composition, keys: Keys, operations: Operations | None = None
+    settings: Settings, parts: Composition, identities: Identities, operations: Operations | None = None
 ) -> list[Route]:
     reader = RequestReader(settings.server)
     runtime, fleet = parts.runtime, parts.runtime.fleet
@@ -82,7 +70,7 @@ def routes(
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     for_operators: list[Route] = []
-    if keys.operator is not None:  # without an operator key, none of these paths exists
+    if identities.is_operator is not None:  # without an operator key, none of these paths exists
         for_operators += _operator_routes(settings, parts, operations or Operations(), reader)
         for_operators += _pages(parts.console)
     return [
@@ -170,7 +158,7 @@ def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
     return shown
 
 
-def stack(settings: Settings, parts: Composition, keys: Keys) -> list[Layer]:
+def stack(settings: Settings, parts: Composition, identities: Identities) -> list[Layer]:
     """Every layer a request passes, outermost first."""
     server = settings.server
     layers: list[Layer] = [RequestId]
@@ -193,7 +181,7 @@ def stack(settings: Settings, parts: Composition, keys: Keys) -> list[Layer]:
         layers.append(
             lambda app: Authentication(
                 app,
-                keys.caller,
+                identities.identify,
                 public_paths=PUBLIC_PATHS | {START},
                 operator_prefixes=OPERATOR_PREFIXES,
             )
@@ -202,11 +190,11 @@ def stack(settings: Settings, parts: Composition, keys: Keys) -> list[Layer]:
 
 
 def build_app(
-    settings: Settings, parts: Composition, keys: Keys, operations: Operations | None = None
+    settings: Settings, parts: Composition, identities: Identities, operations: Operations | None = None
 ) -> ASGIApp:
-    served = routes(settings, parts, keys, operations)
+    served = routes(settings, parts, identities, operations)
     app: ASGIApp = Router(served, redirect_slashes=False, default=unknown_path)
-    for layer in reversed(stack(settings, parts, keys)):
+    for layer in reversed(stack(settings, parts, identities)):
         app = layer(app)
     return _http_only(app)
 

@@ -3,7 +3,7 @@
     Runtime (queue, limits, fleet) --> Loader (processes)
                  |                       |
                  +--> Console (operators, live status, pages)
-                 +--> History, Metrics, Usage: the observers of ended requests
+                 +--> History, Metrics, UsageLedger: the observers of ended requests
 
 The application (`application.py`) is built around it, and built anew when the configuration changes.
 """
@@ -26,8 +26,8 @@ from slotgate.gateway.processes.loader import Loader
 from slotgate.gateway.processes.supervisor import LlamaProcess
 from slotgate.gateway.settings import Settings
 from slotgate.gateway.telemetry.log_limiter import LogLimiter
-from slotgate.gateway.telemetry.tracing import Trace
-from slotgate.gateway.usage import Usage
+from slotgate.gateway.telemetry.tracing import BeginTrace
+from slotgate.gateway.usage import UsageLedger
 
 __all__ = ["Composition", "RequestObserver"]
 
@@ -43,8 +43,8 @@ class Composition:
         settings: Settings,
         environ: Mapping[str, str] = os.environ,
         *,
-        usage: Usage | None = None,
-        trace: Trace | None = None,
+        usage: UsageLedger | None = None,
+        trace: BeginTrace | None = None,
         processes: Iterable[LlamaProcess] = (),
         observers: Iterable[RequestObserver] = (),
     ) -> None:
@@ -53,7 +53,7 @@ class Composition:
         Without `usage` nothing is recorded. Without `trace` no request is traced.
         """
         self.runtime = Runtime(settings, environ)
-        self.usage = usage or Usage()
+        self.usage = usage or UsageLedger()
         self.trace = trace
         self.history = History()
         self.log_limiter = LogLimiter()

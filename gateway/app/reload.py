@@ -13,8 +13,9 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotgate.gateway.admin.orders import Operations, ReloadReport
-from slotgate.gateway.app.application import Keys, build_app
+from slotgate.gateway.app.application import build_app
 from slotgate.gateway.app.composition import Composition
+from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.settings import BackendSettings, Settings, check_isolation_goes_on
 
 __all__ = ["OF_THE_PROCESS", "LiveGateway", "Load"]
@@ -45,7 +46,7 @@ class LiveGateway:
         self,
         settings: Settings,
         parts: Composition,
-        keys_of: Callable[[Settings], Keys],
+        identities_of: Callable[[Settings], Identities],
         *,
         written: Settings | None = None,
         load: Load | None = None,
@@ -57,12 +58,12 @@ class LiveGateway:
         self._began_with = written or settings
         """What the process was started with, however often it has been read again since."""
         self._parts = parts
-        self._keys_of = keys_of
+        self._identities_of = identities_of
         self._load = load
         self._turn = asyncio.Lock()
-        keys = keys_of(settings)
-        self._app = self._built(settings, keys)
-        self._parts.console.operators.change(keys.operator)
+        identities = identities_of(settings)
+        self._app = self._built(settings, identities)
+        self._parts.console.operators.change(identities.is_operator)
 
     def __repr__(self) -> str:
         return f"<LiveGateway {self._parts!r}>"
@@ -77,13 +78,13 @@ class LiveGateway:
             written = await asyncio.to_thread(self._load)
             settings, fixed = self._beside_processes(written)
             check_isolation_goes_on(self._began_with, settings)
-            keys = self._keys_of(settings)
-            app = self._built(settings, keys)
+            identities = self._identities_of(settings)
+            app = self._built(settings, identities)
             fixed += [key for key in OF_THE_PROCESS if _value(written, key) != _value(self._began_with, key)]
             self._parts.runtime.apply(settings)
             self._app, self._settings = app, settings
-            self._parts.console.operators.change(keys.operator)
-            report = ReloadReport(tuple(fixed), self._parts.runtime.in_flight.revoke(keys.holds))
+            self._parts.console.operators.change(identities.is_operator)
+            report = ReloadReport(tuple(fixed), self._parts.runtime.in_flight.revoke(identities.is_valid))
         log.info("configuration reloaded", needs_restart=report.needs_restart, revoked=report.revoked)
         return report
 
@@ -97,9 +98,9 @@ class LiveGateway:
         others = [entry for entry in written.backends if not entry.command and entry.name not in run]
         return written.model_copy(update={"backends": (*ours, *others)}), fixed
 
-    def _built(self, settings: Settings, keys: Keys) -> ASGIApp:
+    def _built(self, settings: Settings, identities: Identities) -> ASGIApp:
         operations = Operations(self._parts.loader, self.reload if self._load is not None else None)
-        return build_app(settings, self._parts, keys, operations)
+        return build_app(settings, self._parts, identities, operations)
 
 
 def _commands(settings: Settings) -> dict[str, BackendSettings]:

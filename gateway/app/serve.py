@@ -10,26 +10,23 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import structlog
 import uvloop
 
-from slotgate.gateway.app.application import Keys
 from slotgate.gateway.app.composition import Composition, RequestObserver
 from slotgate.gateway.app.reload import LiveGateway, Load
-from slotgate.gateway.auth.keys import KeyRing
-from slotgate.gateway.http.context import Caller, TenantIdentity
+from slotgate.gateway.auth.identity import identities_of
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.open_files import allow_connections
 from slotgate.gateway.server.signals import stop_signals
-from slotgate.gateway.settings import Settings, SettingsError, TenantSettings
+from slotgate.gateway.settings import Settings, SettingsError
 from slotgate.gateway.telemetry.logs import configure_logging
-from slotgate.gateway.telemetry.tracing import Trace, traced
-from slotgate.gateway.usage import StoreFault, Usage, keeping
+from slotgate.gateway.telemetry.tracing import BeginTrace, traced
+from slotgate.gateway.usage import StoreFault, UsageLedger, open_ledger
 
-__all__ = ["ServeHooks", "assemble", "keys_of", "serve"]
+__all__ = ["ServeHooks", "assemble", "serve"]
 
 
 CANNOT_LISTEN = 2
@@ -79,7 +76,7 @@ def serve(
 async def _serve(
     settings: Settings, children: ManagedProcesses, hooks: ServeHooks, load: Load | None
 ) -> None:
-    async with keeping(settings.usage) as usage, traced(os.environ) as trace, children:
+    async with open_ledger(settings.usage) as usage, traced(os.environ) as trace, children:
         if hooks.started is not None:
             await hooks.started()
         with stop_signals() as stop:
@@ -132,12 +129,12 @@ def _settle_the_collector() -> None:
 async def assemble(
     settings: Settings,
     environ: Mapping[str, str] = os.environ,
-    usage: Usage | None = None,
+    usage: UsageLedger | None = None,
     *,
     written: Settings | None = None,
     load: Load | None = None,
     children: ManagedProcesses | None = None,
-    trace: Trace | None = None,
+    trace: BeginTrace | None = None,
     observers: Iterable[RequestObserver] = (),
 ) -> AsyncIterator[tuple[LiveGateway, Composition]]:
     """The application and its parts in the running event loop. Nothing is left when the block is left.
@@ -148,7 +145,7 @@ async def assemble(
     parts = Composition(
         settings, environ, usage=usage, trace=trace, processes=children or (), observers=observers
     )
-    app = LiveGateway(settings, parts, keys_of, written=written, load=load)
+    app = LiveGateway(settings, parts, identities_of, written=written, load=load)
     if children is not None:
         children.follow(parts.runtime.fleet.monitors)
     parts.start()
@@ -156,34 +153,3 @@ async def assemble(
         yield app, parts
     finally:
         await parts.stop()
-
-
-def keys_of(settings: Settings) -> Keys:
-    """Who a presented key belongs to, by these settings."""
-    ring = KeyRing(settings.tenants, settings.server.operator_key_hashes)
-    identities = {tenant.name: _identity(tenant) for tenant in settings.tenants}
-
-    def caller_of(key: bytes) -> Caller | None:
-        known = ring.find(key)
-        if known is None:
-            return None
-        expired = known.expired(datetime.now(UTC).date())
-        return Caller(identities[known.holder.name], known.name, known.digest, expired)
-
-    def holds(digest: bytes) -> bool:
-        return ring.holds(digest, datetime.now(UTC).date())
-
-    return Keys(caller_of, ring.holds_operator if ring.has_operator else None, holds)
-
-
-def _identity(tenant: TenantSettings) -> TenantIdentity:
-    return TenantIdentity(
-        tenant.name,
-        models=tenant.models,
-        max_tokens_default=tenant.max_tokens_default,
-        max_tokens_limit=tenant.max_tokens_limit,
-        batch_only=tenant.priority == "batch",
-        allow_id_slot=tenant.allow_id_slot,
-        isolate_cache=bool(tenant.isolate_cache),
-        isolated=tenant.isolate_cache is True,
-    )

@@ -111,7 +111,7 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
 
     Without a configuration it reads the records of `slotgate run`.
     """
-    from slotgate.gateway.usage import Question, StoreError, store_of
+    from slotgate.gateway.usage import StoreError, UsageQuery, store_of
     from slotgate.gateway.usage.table import as_csv, as_json, as_table
 
     forms = {"csv": as_csv, "json": as_json, None: as_table}
@@ -119,7 +119,7 @@ def usage(*, config: Path | None, by: str, first: str, last: str, form: str | No
     if store is None:
         raise click.UsageError('Usage is not recorded: usage.store is "none".')
     try:
-        question = Question.asked(by, first, last, most=sys.maxsize)
+        question = UsageQuery.parse(by, first, last, most=sys.maxsize)
         totals = store.totals(question)
     except (ValueError, StoreError) as wrong:
         click.echo(str(wrong), err=True)

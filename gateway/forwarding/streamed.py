@@ -19,7 +19,7 @@ from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
-from slotgate.gateway.http.disconnect import ClientWatch, cut_connection, until_client_gone
+from slotgate.gateway.http.disconnect import ClientWatch, abort_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error, upstream_timeout
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.settings import Settings
@@ -265,7 +265,7 @@ class StreamedAnswer:
     async def _cut(self, scope: Scope, receive: Receive) -> None:
         """The client no longer reads: close its connection, unsent bytes and all."""
         self._context.outcome = "client_stalled"
-        await cut_connection(scope, receive)
+        await abort_connection(scope, receive)
 
     def _headers(self) -> Headers:
         return list(_STREAM_HEADERS)

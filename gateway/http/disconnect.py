@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import anyio
 from starlette.types import Receive, Scope
 
-__all__ = ["ClientWatch", "cut_connection", "until_client_gone"]
+__all__ = ["ClientWatch", "abort_connection", "until_client_gone"]
 
 ABORT_WAIT_S = 1.0
 
@@ -54,7 +54,7 @@ def until_client_gone(receive: Receive) -> Iterator[ClientWatch]:
             watcher.cancel()
 
 
-async def cut_connection(scope: Scope, receive: Receive) -> None:
+async def abort_connection(scope: Scope, receive: Receive) -> None:
     """Close the connection of a client that does not read, unsent bytes and all, where the server offers it;
     returns when the server knows."""
     abort = scope.get("extensions", {}).get("slotgate.abort")

@@ -9,7 +9,7 @@ import orjson
 
 from slotgate.gateway.http.errors import GatewayError
 
-__all__ = ["ANTHROPIC", "OPENAI", "ErrorShape", "anthropic_body", "shape_for"]
+__all__ = ["ANTHROPIC", "OPENAI", "ErrorFormat", "anthropic_body", "error_format_for"]
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -28,7 +28,7 @@ _OVERLOADED = 529
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorShape:
+class ErrorFormat:
     status: Callable[[GatewayError], int]
     body: Callable[[GatewayError], bytes]
     request_id_header: bytes | None = None
@@ -47,9 +47,9 @@ def _anthropic_status(error: GatewayError) -> int:
     return _OVERLOADED if error.status == 503 else error.status
 
 
-OPENAI = ErrorShape(status=lambda error: error.status, body=lambda error: error.body())
-ANTHROPIC = ErrorShape(status=_anthropic_status, body=anthropic_body, request_id_header=b"request-id")
+OPENAI = ErrorFormat(status=lambda error: error.status, body=lambda error: error.body())
+ANTHROPIC = ErrorFormat(status=_anthropic_status, body=anthropic_body, request_id_header=b"request-id")
 
 
-def shape_for(path: str) -> ErrorShape:
+def error_format_for(path: str) -> ErrorFormat:
     return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI

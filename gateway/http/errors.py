@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-from enum import Enum
 from typing import Any, ClassVar
 
 import orjson
@@ -30,7 +29,6 @@ __all__ = [
     "ClientError",
     "ClientGone",
     "GatewayError",
-    "Source",
     "UpstreamAnswer",
     "UpstreamError",
     "internal_error",
@@ -46,12 +44,6 @@ log = structlog.stdlib.get_logger(__name__)
 _is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 
-class Source(Enum):
-    DOWNSTREAM = "downstream"
-    GATEWAY = "gateway"
-    UPSTREAM = "upstream"
-
-
 class ClientGone(Exception):
     """The client closed its connection."""
 
@@ -59,7 +51,6 @@ class ClientGone(Exception):
 class GatewayError(Exception):
     """An answer that is no success. `code` names the reason; it is also the header `x-slotgate-reason`."""
 
-    source: ClassVar[Source] = Source.GATEWAY
     retry_safe = False
     """Whether the work is known not to have begun upstream, so that another backend may be tried."""
 
@@ -96,7 +87,7 @@ class GatewayError(Exception):
 
 
 class ClientError(GatewayError):
-    source = Source.DOWNSTREAM
+    """4xx: the request is at fault."""
 
     def __init__(
         self,
@@ -131,9 +122,7 @@ class CapacityError(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """502 and 504: made here, about the backend."""
-
-    source = Source.UPSTREAM
+    """502 and 504: the gateway reports that the backend failed."""
 
     def __init__(self, code: str, message: str, *, status: int = 502, retry_safe: bool = False) -> None:
         super().__init__(status, "timeout_error" if status == 504 else "upstream_error", code, message)
@@ -141,9 +130,7 @@ class UpstreamError(GatewayError):
 
 
 class UpstreamAnswer(GatewayError):
-    """An error that the backend itself reported; its object keeps every field."""
-
-    source = Source.UPSTREAM
+    """An error that the backend itself reported. All fields of its error object are kept."""
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         kind = error.get("type")

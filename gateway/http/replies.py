@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from starlette.types import Send
 
-from slotgate.gateway.http.error_formats import OPENAI, ErrorShape
+from slotgate.gateway.http.error_formats import OPENAI, ErrorFormat
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.http.headers import Headers
 
@@ -26,5 +26,5 @@ async def send_json(send: Send, status: int, value: Any, headers: Headers | None
     await send_whole(send, status, [_JSON, *(headers or [])], orjson.dumps(value))
 
 
-async def send_error(send: Send, error: GatewayError, shape: ErrorShape = OPENAI) -> None:
+async def send_error(send: Send, error: GatewayError, shape: ErrorFormat = OPENAI) -> None:
     await send_whole(send, shape.status(error), [_JSON, *error.headers()], shape.body(error))

@@ -17,13 +17,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["MAX_EVENT_BYTES", "Event", "EventParser", "Kind"]
+__all__ = ["MAX_EVENT_BYTES", "EventParser", "SseEvent", "SseKind"]
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class Kind(Enum):
+class SseKind(Enum):
     MESSAGE = "message"
     COMMENT = "comment"
     ERROR_FIELD = "error"
@@ -31,9 +31,9 @@ class Kind(Enum):
     """A piece of an event too big to be read; `data` is the bytes as they came, line ends normalised."""
 
 
-class Event(NamedTuple):
+class SseEvent(NamedTuple):
     data: bytes
-    kind: Kind = Kind.MESSAGE
+    kind: SseKind = SseKind.MESSAGE
     name: bytes = b""
 
 
@@ -54,22 +54,22 @@ class EventParser:
         """Whether part of an event has been read, so that the next bytes do not begin one."""
         return bool(self._buffer) or self._fresh or self._skip_lf or self._oversize
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[SseEvent]:
         """The events that `data` completes, in order."""
         if self._skip_lf or b"\r" in data:
             data = self._normalised(data)
         return self._events(data)
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[SseEvent]:
         """The body has ended: what was left without its blank line, if it makes an event."""
         rest, self._buffer = bytes(self._buffer), bytearray()
-        events: list[Event] = []
+        events: list[SseEvent] = []
         if self._oversize:
-            return [Event(rest, Kind.RAW)] if rest else []
+            return [SseEvent(rest, SseKind.RAW)] if rest else []
         _read_block(rest, events)
         return events
 
-    def _events(self, data: bytes) -> list[Event]:
+    def _events(self, data: bytes) -> list[SseEvent]:
         """The same for bytes whose lines end with LF."""
         buffer = self._buffer
         searched = max(0, len(buffer) - 1)
@@ -82,7 +82,7 @@ class EventParser:
             return self._incomplete()
         *blocks, rest = bytes(buffer).split(b"\n\n")
         self._buffer = bytearray(rest)
-        events: list[Event] = []
+        events: list[SseEvent] = []
         for block in blocks:
             _read_block(block, events)
         if rest:
@@ -106,20 +106,20 @@ class EventParser:
         self._fresh = False
         return True
 
-    def _incomplete(self) -> list[Event]:
+    def _incomplete(self) -> list[SseEvent]:
         """No event is complete: comments of whole lines leave now, and so does what is too big to keep."""
-        events: list[Event] = []
+        events: list[SseEvent] = []
         buffer = self._buffer
         while buffer.startswith((b":", b"\n")) and (end := buffer.find(b"\n")) >= 0:
             if end:
-                events.append(Event(bytes(buffer[1:end]).removeprefix(b" "), Kind.COMMENT))
+                events.append(SseEvent(bytes(buffer[1:end]).removeprefix(b" "), SseKind.COMMENT))
             del buffer[: end + 1]
         if len(buffer) > MAX_EVENT_BYTES:
             self._oversize = True
             return events + self._raw()
         return events
 
-    def _raw(self) -> list[Event]:
+    def _raw(self) -> list[SseEvent]:
         """Hand on the bytes of an oversize event, up to and with its blank line."""
         end = self._buffer.find(b"\n\n")
         if end < 0:
@@ -127,19 +127,19 @@ class EventParser:
             keep = 1 if self._buffer.endswith(b"\n") else 0
             piece = bytes(self._buffer[: len(self._buffer) - keep])
             del self._buffer[: len(piece)]
-            return [Event(piece, Kind.RAW)] if piece else []
+            return [SseEvent(piece, SseKind.RAW)] if piece else []
         piece = bytes(self._buffer[: end + 2])
         del self._buffer[: end + 2]
         self._oversize = False
         rest, self._buffer = bytes(self._buffer), bytearray()
-        return [Event(piece, Kind.RAW), *self._events(rest)]
+        return [SseEvent(piece, SseKind.RAW), *self._events(rest)]
 
 
-def _read_block(block: bytes, events: list[Event]) -> None:
+def _read_block(block: bytes, events: list[SseEvent]) -> None:
     """Append the event made by the lines of one block, and its comments before it."""
     if block.startswith(b"data: ") and b"\n" not in block:
         if len(block) > len(b"data: "):
-            events.append(Event(block[6:]))
+            events.append(SseEvent(block[6:]))
         return
     data: list[bytes] = []
     name = b""
@@ -147,13 +147,13 @@ def _read_block(block: bytes, events: list[Event]) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if not field and line:
-            events.append(Event(value, Kind.COMMENT))
+            events.append(SseEvent(value, SseKind.COMMENT))
         elif field == b"data":
             data.append(value)
         elif field == b"event":
             name = value
         elif field == b"error":
-            events.append(Event(value, Kind.ERROR_FIELD))
+            events.append(SseEvent(value, SseKind.ERROR_FIELD))
     joined = b"\n".join(data)
     if joined:
-        events.append(Event(joined, Kind.MESSAGE, name))
+        events.append(SseEvent(joined, SseKind.MESSAGE, name))

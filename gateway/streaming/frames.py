@@ -21,7 +21,7 @@ from slotgate.gateway.api.dialects import Dialect
 from slotgate.gateway.api.json_repair import parse_lenient, parsed
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
-from slotgate.gateway.http.sse import Event, EventParser, Kind
+from slotgate.gateway.http.sse import EventParser, SseEvent, SseKind
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.fast_path import FastPath
 from slotgate.gateway.streaming.template import Template
@@ -135,20 +135,20 @@ class Frames:
         aligned = not self._parser.pending and not self.sentinel and self.error is None
         self._next = self._known[0] if aligned and self._known else None
 
-    def _read(self, events: list[Event]) -> None:
+    def _read(self, events: list[SseEvent]) -> None:
         for event in events:
             if self.sentinel or self.error is not None:
                 return
-            if event.kind is Kind.COMMENT:
+            if event.kind is SseKind.COMMENT:
                 self._comment(event.data)
                 continue
             self.parsed += 1
             self.last_event_at = self._clock()
-            if event.kind is Kind.ERROR_FIELD or event.name == b"error":
+            if event.kind is SseKind.ERROR_FIELD or event.name == b"error":
                 said = parse_lenient(event.data) or {"message": event.data.decode(errors="replace")}
                 error = said.get("error") or said
                 self.error = error if isinstance(error, dict) else {"message": str(error)}
-            elif event.kind is Kind.MESSAGE:
+            elif event.kind is SseKind.MESSAGE:
                 self._message(event.data, event.name)
             else:
                 self._inside_raw = not event.data.endswith(b"\n\n")
@@ -215,8 +215,8 @@ class Frames:
         for chunk in chunks:
             self._out.put(self._dialect.frame(chunk))
 
-    def _is_whole(self, event: Event) -> bool:
+    def _is_whole(self, event: SseEvent) -> bool:
         """Whether an event without its blank line was not cut off on the way."""
-        if event.kind in (Kind.COMMENT, Kind.RAW):
+        if event.kind in (SseKind.COMMENT, SseKind.RAW):
             return True
         return event.data == self._dialect.done or parsed(event.data) is not None

@@ -17,15 +17,15 @@ from starlette.types import Scope
 
 from slotgate.gateway.http.context import RequestContext
 
-__all__ = ["Trace", "traced", "wanted"]
+__all__ = ["BeginTrace", "is_configured", "traced"]
 
-Trace = Callable[[Scope, RequestContext], Callable[[], None]]
+BeginTrace = Callable[[Scope, RequestContext], Callable[[], None]]
 """Called when a request begins; what it returns is called when the request has ended."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 log = structlog.stdlib.get_logger(__name__)
 
 
-def wanted(environ: Mapping[str, str]) -> bool:
+def is_configured(environ: Mapping[str, str]) -> bool:
     """By the OpenTelemetry specification, "General SDK configuration"; the exporter is OTLP or none."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
@@ -34,9 +34,9 @@ def wanted(environ: Mapping[str, str]) -> bool:
 
 
 @asynccontextmanager
-async def traced(environ: Mapping[str, str]) -> AsyncIterator[Trace | None]:
+async def traced(environ: Mapping[str, str]) -> AsyncIterator[BeginTrace | None]:
     """What is to be told of requests, if anything is. Leaving sends what is left, for a moment at most."""
-    if not wanted(environ):
+    if not is_configured(environ):
         yield None
         return
     variable = next(name for name in _ENDPOINTS if environ.get(name))

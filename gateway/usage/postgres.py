@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from slotgate.gateway.usage import schema
-from slotgate.gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
-from slotgate.gateway.usage.store import Row, StoreError, StoreFault
+from slotgate.gateway.usage.query import TOKENS_OF_A_DAY, UsageQuery, UsageTotal
+from slotgate.gateway.usage.store import StoreError, StoreFault, UsageRow
 
 if TYPE_CHECKING:
     import psycopg
@@ -60,7 +60,7 @@ class PostgresStore:
                     connection.execute(statement.encode())
                 connection.execute("INSERT INTO slotgate_schema VALUES ('usage', %s)", [schema.VERSION])
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[UsageRow]) -> None:
         try:
             if self._writing is None:
                 self.prepare()
@@ -80,7 +80,7 @@ class PostgresStore:
     def tokens_by_tenant(self, day: date) -> dict[str, int]:
         return dict(self._rows(TOKENS_OF_A_DAY, [day.isoformat()]))
 
-    def totals(self, question: Question, *, within_s: float | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, *, within_s: float | None = None) -> list[UsageTotal]:
         text, parameters = question.sql()
         return [question.total(row) for row in self._rows(text, parameters, within_s)]
 
@@ -123,6 +123,6 @@ class PostgresStore:
         return text
 
 
-def _values(row: Row) -> tuple[object, ...]:
+def _values(row: UsageRow) -> tuple[object, ...]:
     record = row.record
     return (row.writer, row.number, record.day, record.time, *record[1:])

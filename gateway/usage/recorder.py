@@ -17,9 +17,9 @@ from collections import deque
 import structlog
 
 from slotgate.gateway.usage.record import UsageRecord
-from slotgate.gateway.usage.store import Row, StoreError, UsageStore
+from slotgate.gateway.usage.store import StoreError, UsageRow, UsageStore
 
-__all__ = ["Recorder"]
+__all__ = ["UsageRecorder"]
 
 INTERVAL_S = 0.5
 MOST_WAITING = 50_000
@@ -32,7 +32,7 @@ REPORT_EVERY_S = 30.0
 log = structlog.stdlib.get_logger(__name__)
 
 
-class Recorder:
+class UsageRecorder:
     """`put` by one thread; `flush` and `stop` by any, never the event loop's: they wait."""
 
     def __init__(
@@ -48,8 +48,8 @@ class Recorder:
         self._most_waiting = most_waiting
         self._longest_pause_s = longest_pause_s
         self._writer = secrets.token_hex(8)
-        self._queue: deque[Row] = deque()
-        self._batch: list[Row] = []
+        self._queue: deque[UsageRow] = deque()
+        self._batch: list[UsageRow] = []
         """Taken from the queue and not yet written."""
         self._taken = 0
         self._written = 0
@@ -66,7 +66,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="usage-recorder", daemon=True)
 
     def __repr__(self) -> str:
-        return f"<Recorder {self.waiting} waiting, {self._written} written, {self.dropped} dropped>"
+        return f"<UsageRecorder {self.waiting} waiting, {self._written} written, {self.dropped} dropped>"
 
     @property
     def waiting(self) -> int:
@@ -82,7 +82,7 @@ class Recorder:
             self._drop()
             return
         self._taken += 1
-        self._queue.append(Row(self._writer, self._taken, record))
+        self._queue.append(UsageRow(self._writer, self._taken, record))
         if not self._work.is_set():
             self._work.set()
 

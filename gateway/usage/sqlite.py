@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from slotgate.gateway.usage import schema
-from slotgate.gateway.usage.question import TOKENS_OF_A_DAY, Question, Total
-from slotgate.gateway.usage.store import Row, StoreError, StoreFault
+from slotgate.gateway.usage.query import TOKENS_OF_A_DAY, UsageQuery, UsageTotal
+from slotgate.gateway.usage.store import StoreError, StoreFault, UsageRow
 
 __all__ = ["SqliteStore"]
 
@@ -64,7 +64,7 @@ class SqliteStore:
         with self._translated(), closing(self._connect()):
             pass
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[UsageRow]) -> None:
         try:
             with self._translated():
                 self._insert(self._connection(), rows)
@@ -83,7 +83,7 @@ class SqliteStore:
         with self._reading() as connection:
             return dict(connection.execute(TOKENS_OF_A_DAY, [day.isoformat()]))
 
-    def totals(self, question: Question, *, within_s: float | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, *, within_s: float | None = None) -> list[UsageTotal]:
         with self._reading(within_s) as connection:
             return [question.total(row) for row in connection.execute(*question.sql())]
 
@@ -154,7 +154,7 @@ class SqliteStore:
             raise kind(f"{self._file}: {error}") from error
 
     @staticmethod
-    def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    def _insert(connection: sqlite3.Connection, rows: Sequence[UsageRow]) -> None:
         with _transaction(connection):
             connection.executemany(schema.insert("?"), map(_values, rows))
 
@@ -171,7 +171,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _values(row: Row) -> tuple[object, ...]:
+def _values(row: UsageRow) -> tuple[object, ...]:
     record = row.record
     time_text = record.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return (row.writer, row.number, record.day.isoformat(), time_text, *record[1:])

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import date
 from typing import NamedTuple, Protocol
 
-from slotgate.gateway.usage.question import Question, Total
+from slotgate.gateway.usage.query import UsageQuery, UsageTotal
 from slotgate.gateway.usage.record import UsageRecord
 
-__all__ = ["Row", "StoreError", "StoreFault", "UsageStore"]
+__all__ = ["StoreError", "StoreFault", "UsageRow", "UsageStore"]
 
 
 class StoreError(Exception):
@@ -24,7 +24,7 @@ class StoreFault(StoreError):
     """The store cannot be used until its operator has corrected something; the text says what."""
 
 
-class Row(NamedTuple):
+class UsageRow(NamedTuple):
     """A record under the name by which a store knows it again, should it be written twice."""
 
     writer: str
@@ -43,7 +43,7 @@ class UsageStore(Protocol):
     def prepare(self) -> None:
         """Make it ready to be written, and older versions of it new. Raises `StoreError`."""
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[UsageRow]) -> None:
         """All of them, or none and `StoreError`. Rows that are there already are left as they are."""
 
     def close(self) -> None:
@@ -52,5 +52,5 @@ class UsageStore(Protocol):
     def tokens_by_tenant(self, day: date) -> dict[str, int]:
         """Prompt and completion tokens of a UTC day together. Raises `StoreError`."""
 
-    def totals(self, question: Question, *, within_s: float | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, *, within_s: float | None = None) -> list[UsageTotal]:
         """Sums by group, in the groups' order. Raises `StoreError`, also when it takes longer."""

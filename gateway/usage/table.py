@@ -7,7 +7,7 @@ import io
 
 import orjson
 
-from slotgate.gateway.usage.question import SUMS, Question, Total
+from slotgate.gateway.usage.query import SUMS, UsageQuery, UsageTotal
 
 __all__ = ["as_csv", "as_json", "as_table"]
 
@@ -15,11 +15,11 @@ _COLUMNS = (*SUMS, "queue_ms_mean")
 """What the table tells of each group."""
 
 
-def as_json(question: Question, totals: list[Total]) -> str:
+def as_json(question: UsageQuery, totals: list[UsageTotal]) -> str:
     return orjson.dumps(_facts(question, totals), option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def as_csv(question: Question, totals: list[Total]) -> str:
+def as_csv(question: UsageQuery, totals: list[UsageTotal]) -> str:
     text = io.StringIO()
     names = [*question.group, *SUMS, "queue_ms", "queue_ms_mean"]
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -28,7 +28,7 @@ def as_csv(question: Question, totals: list[Total]) -> str:
     return text.getvalue()
 
 
-def as_table(question: Question, totals: list[Total]) -> str:
+def as_table(question: UsageQuery, totals: list[UsageTotal]) -> str:
     """Names to the left, numbers to the right, and a line of sums where there is more than one group."""
     if not any(total.sums[0] for total in totals):
         return "no records\n"
@@ -48,18 +48,18 @@ def as_table(question: Question, totals: list[Total]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _facts(question: Question, totals: list[Total]) -> list[dict[str, object]]:
+def _facts(question: UsageQuery, totals: list[UsageTotal]) -> list[dict[str, object]]:
     return [total.facts(question.group) for total in totals]
 
 
-def _cells(total: Total) -> list[str]:
+def _cells(total: UsageTotal) -> list[str]:
     names = ["-" if value is None else _plain(value) for value in total.group]
     return [*names, *(f"{number:,}" for number in total.sums), f"{total.queue_ms_mean:,.1f}"]
 
 
-def _sum(totals: list[Total]) -> Total:
+def _sum(totals: list[UsageTotal]) -> UsageTotal:
     sums = tuple(sum(column) for column in zip(*(total.sums for total in totals), strict=True))
-    return Total((), sums, sum(total.queue_ms for total in totals))
+    return UsageTotal((), sums, sum(total.queue_ms for total in totals))
 
 
 def _plain(text: str) -> str:

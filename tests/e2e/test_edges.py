@@ -9,8 +9,9 @@ from urllib.parse import quote
 import pytest
 from starlette.routing import Route
 
-from slotgate.gateway.app.application import OPERATOR_PREFIXES, Keys, routes
+from slotgate.gateway.app.application import OPERATOR_PREFIXES, routes
 from slotgate.gateway.app.composition import Composition
+from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.http.by_method import ByMethod
 from slotgate.gateway.settings import Settings
@@ -46,7 +47,7 @@ async def all_routes() -> list[Route]:
     settings = shown_settings("http://127.0.0.1:9")
     parts = Composition(settings, {})
     try:
-        return routes(settings, parts, Keys(lambda _: None, lambda _: True))
+        return routes(settings, parts, Identities(lambda _: None, lambda _: True))
     finally:
         await parts.stop()
 

@@ -14,7 +14,8 @@ import pytest
 from slotgate.gateway.api.dialects import NativeDialect
 from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.api.request import GenerationRequest, Upgrade
-from slotgate.gateway.app.application import Keys, build_app
+from slotgate.gateway.app.application import build_app
+from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.http.context import TenantIdentity
 from tests.support.answer import Answer, fetch
@@ -228,7 +229,7 @@ async def test_the_lease_is_back_before_the_last_frame_is_handed_to_send(way: Wa
     """A client that takes everything but the last frame: `send` of it never returns."""
     fu = upstream_of(way, way.script(), slots=1)
     async with fu, serving(fu.url) as gateway:
-        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
         body, lines = way.body(stream=True)
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         async with Peer(app, way.path, headers=headers, body=body) as peer:
@@ -278,7 +279,7 @@ async def test_a_success_without_the_upstreams_own_end_is_told_and_its_slot_veri
 async def test_a_whole_answer_gives_its_lease_back_before_it_is_sent(way: Way) -> None:
     fu = upstream_of(way, whole(way), slots=1)
     async with fu, serving(fu.url) as gateway:
-        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
         body, lines = way.body()
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         async with Peer(app, way.path, headers=headers, body=body) as peer:

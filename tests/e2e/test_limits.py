@@ -7,7 +7,7 @@ import pytest
 
 from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.usage import keeping
+from slotgate.gateway.usage import open_ledger
 from tests.support.answer import Answer
 from tests.support.client import read_stream, request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
@@ -135,7 +135,10 @@ async def test_what_was_used_of_a_day_survives_a_restart(tmp_path: Path) -> None
         store = {"store": f"sqlite:///{tmp_path}/usage.db"}
         settings = settings_for(fu.url, tenant=tenants(tokens_per_day=1000), usage=store)
         for before in (0, 10):
-            async with keeping(settings.usage) as usage, running_gateway(settings, usage=usage) as gateway:
+            async with (
+                open_ledger(settings.usage) as usage,
+                running_gateway(settings, usage=usage) as gateway,
+            ):
                 assert gateway.limiter.used_today("a") == before
                 answers = [await ask(gateway.url, KEY, stream=False, max_tokens=1) for _ in range(2)]
                 assert [got.status for got in answers] == [200, 200]

@@ -7,7 +7,8 @@ import asyncio
 
 import pytest
 
-from slotgate.gateway.app.application import Keys, build_app
+from slotgate.gateway.app.application import build_app
+from slotgate.gateway.auth.identity import Identities
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
@@ -23,7 +24,7 @@ async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None
     """A client that takes everything but the last frame: `send` of it never returns."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=3))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        app = build_app(settings_for(fu.url), gateway.parts, Keys(lambda _: None))
+        app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
         async with Peer(app, json=chat()) as peer:
             peer.hold(lambda body: DONE in body)
             await peer.until(lambda: peer.blocked)

@@ -6,7 +6,7 @@ import pytest
 
 from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway
-from slotgate.gateway.app.serve import keys_of
+from slotgate.gateway.auth.identity import identities_of
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings, SettingsError, parse
 from tests.support.client import request_bytes
@@ -154,7 +154,7 @@ async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_
     parts = Composition(running, {})
     try:
         file = Configuration(settings_for("http://127.0.0.1:9", server=SERVER))
-        app = LiveGateway(running, parts, keys_of, written=written, load=file.load)
+        app = LiveGateway(running, parts, identities_of, written=written, load=file.load)
         for _ in range(2):
             assert (await app.reload()).needs_restart == ("backend.local",)
             assert list(parts.runtime.fleet.backends) == ["local", "gpu0"]

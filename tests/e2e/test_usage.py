@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.cli import main
 from slotgate.gateway.settings import UsageSettings
-from slotgate.gateway.usage import Question, keeping, store_of
+from slotgate.gateway.usage import UsageQuery, open_ledger, store_of
 from tests.support.answer import fetch
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, ask, chat, data_of, text_of
@@ -256,7 +256,7 @@ async def test_a_restart_knows_what_was_used_today(tmp_path: Path) -> None:
     async with fu, served_gateway(tmp_path, configuration(fu)) as served:
         await streams(served, 4)
     day = records(tmp_path / "slotgate.db")[-1]["day"]
-    async with keeping(UsageSettings(store=f"sqlite:///{tmp_path / 'slotgate.db'}")) as usage:
+    async with open_ledger(UsageSettings(store=f"sqlite:///{tmp_path / 'slotgate.db'}")) as usage:
         used = await usage.tokens_by_tenant(datetime.fromisoformat(day).date())
         if str(usage.day) == day:
             assert dict(usage.tokens_today) == used
@@ -311,7 +311,7 @@ async def test_postgresql_keeps_what_sqlite_keeps(tmp_path: Path, postgres: Post
         await streams(served, 5)
     store = store_of(UsageSettings(store=url))
     assert store is not None
-    assert store.totals(Question.asked("tenant"))[0].sums == (10, 0, 0, 30, 0, 20)
+    assert store.totals(UsageQuery.parse("tenant"))[0].sums == (10, 0, 0, 30, 0, 20)
     assert served.complaints() == []
     assert "s3cret" not in served.log.read_text()
 

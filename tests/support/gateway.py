@@ -19,8 +19,8 @@ from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.server.listener import Listener
 from slotgate.gateway.settings import Settings, parse
-from slotgate.gateway.telemetry.tracing import Trace
-from slotgate.gateway.usage import Usage
+from slotgate.gateway.telemetry.tracing import BeginTrace
+from slotgate.gateway.usage import UsageLedger
 from tests.support.answer import Answer, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged
@@ -113,9 +113,9 @@ async def running_gateway(
     *,
     ready: bool = True,
     load: Load | None = None,
-    usage: Usage | None = None,
+    usage: UsageLedger | None = None,
     environ: Mapping[str, str] = os.environ,
-    trace: Trace | None = None,
+    trace: BeginTrace | None = None,
 ) -> AsyncIterator[Gateway]:
     """Backends with a command are processes of the gateway's, as `slotgate serve` runs them."""
     before = asyncio.all_tasks()
@@ -134,9 +134,9 @@ async def _listening(
     log: Log,
     load: Load | None,
     environ: Mapping[str, str],
-    usage: Usage | None,
+    usage: UsageLedger | None,
     *,
-    trace: Trace | None,
+    trace: BeginTrace | None,
 ) -> AsyncIterator[Gateway]:
     own = [backend for backend in settings.backends if backend.command]
     async with AsyncExitStack() as stack:

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from slotgate.gateway.usage import Question, Row, StoreError, Total, UsageRecord
+from slotgate.gateway.usage import StoreError, UsageQuery, UsageRecord, UsageRow, UsageTotal
 
 NOON = 1_800_000_000.0
 """2027-01-15, 08:00 UTC."""
@@ -87,7 +87,7 @@ class MemoryStore:
     def prepare(self) -> None:
         self._may()
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[UsageRow]) -> None:
         with self.attempted:
             self.attempts += 1
             self.attempted.notify_all()
@@ -109,7 +109,7 @@ class MemoryStore:
                 tokens[kept.tenant] = tokens.get(kept.tenant, 0) + used
         return tokens
 
-    def totals(self, question: Question, *, within_s: float | None = None) -> list[Total]:
+    def totals(self, question: UsageQuery, *, within_s: float | None = None) -> list[UsageTotal]:
         raise StoreError("not here")
 
     def _may(self) -> None:

@@ -15,7 +15,7 @@ from slotgate.gateway.admin.handlers.operator_only import access_of
 from slotgate.gateway.admin.live_status import LiveStatus, Subscriber
 from slotgate.gateway.auth.operators import Operators
 from slotgate.gateway.http.context import context_of
-from slotgate.gateway.http.disconnect import cut_connection, until_client_gone
+from slotgate.gateway.http.disconnect import abort_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone
 
 __all__ = ["Events"]
@@ -47,7 +47,7 @@ class Events:
             raise ClientGone
         if sending.under_way:  # nobody waits for who does not read
             context_of(scope).outcome = "client_stalled"
-            await cut_connection(scope, receive)
+            await abort_connection(scope, receive)
             raise ClientGone
         await _end(send)
 

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.http.errors import CapacityError, ClientError
 from slotgate.gateway.http.replies import send_json
-from slotgate.gateway.usage import DEFAULT_GROUP, NotRecorded, Question, StoreError, Usage
+from slotgate.gateway.usage import DEFAULT_GROUP, NotRecorded, StoreError, UsageLedger, UsageQuery
 
 __all__ = ["UsageTotals"]
 
@@ -18,7 +18,7 @@ _PARAMETERS = ("group", "from", "to")
 class UsageTotals:
     """Days are UTC days, both included. What is still in memory is written first, if the store takes it."""
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: UsageLedger) -> None:
         self._usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,7 +40,7 @@ class UsageTotals:
         await send_json(send, 200, answer)
 
 
-def _question(query: bytes) -> Question:
+def _question(query: bytes) -> UsageQuery:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=10, errors="strict")
     except ValueError as wrong:
@@ -52,6 +52,6 @@ def _question(query: bytes) -> Question:
     if len(given) < len(pairs):
         raise ClientError("invalid_request", "a parameter is given twice")
     try:
-        return Question.asked(given.get("group", DEFAULT_GROUP), given.get("from", ""), given.get("to", ""))
+        return UsageQuery.parse(given.get("group", DEFAULT_GROUP), given.get("from", ""), given.get("to", ""))
     except ValueError as wrong:
         raise ClientError("invalid_request", str(wrong)) from wrong

@@ -20,7 +20,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.http.disconnect import until_client_gone
-from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.error_formats import error_format_for
 from slotgate.gateway.http.errors import ClientError, ClientGone, GatewayError
 from slotgate.gateway.http.replies import send_error, send_json
 from slotgate.gateway.http.request_body import read_body
@@ -88,7 +88,7 @@ class Player:
         except ClientGone:
             pass
         except GatewayError as error:
-            await send_error(send, error, shape_for(scope["path"]))
+            await send_error(send, error, error_format_for(scope["path"]))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_S)

@@ -21,7 +21,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.http.disconnect import until_client_gone
-from slotgate.gateway.http.error_formats import shape_for
+from slotgate.gateway.http.error_formats import error_format_for
 from slotgate.gateway.http.errors import ClientError, ClientGone, GatewayError, UpstreamError
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.replies import send_error
@@ -95,7 +95,7 @@ class Recorder:
         except ClientGone:
             pass
         except GatewayError as error:
-            await send_error(send, error, shape_for(scope["path"]))
+            await send_error(send, error, error_format_for(scope["path"]))
 
     # -- one exchange
 

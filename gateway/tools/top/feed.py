@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 import orjson
 
-from slotgate.gateway.http.sse import EventParser, Kind
+from slotgate.gateway.http.sse import EventParser, SseKind
 from slotgate.gateway.tools.top.snapshot import NotSlotgateError, Snapshot, of_event, of_poll
 
 __all__ = ["Feed", "Lost", "RefusedError", "UnreachableError"]
@@ -138,7 +138,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[Snapshot]:
     snapshot: Snapshot | None = None
     async for data in response.aiter_bytes():
         for event in parser.feed(data):
-            if event.kind is Kind.MESSAGE:
+            if event.kind is SseKind.MESSAGE:
                 snapshot = of_event(orjson.loads(event.data), snapshot)
                 yield snapshot
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from slotgate.gateway.api.upstream_errors import error_of_answer, error_of_event
-from slotgate.gateway.http.errors import CapacityError, GatewayError, Source, UpstreamAnswer, UpstreamError
+from slotgate.gateway.http.errors import CapacityError, GatewayError, UpstreamAnswer, UpstreamError
 from tests.support.notation import error_body
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ def reason(error: GatewayError) -> bytes:
 def test_scenario_068_an_error_that_the_client_can_use_passes_with_all_its_fields(status: int) -> None:
     error = error_of_answer(status, orjson.dumps({"error": OVERFLOW}))
     assert isinstance(error, UpstreamAnswer)
-    assert (status, Source.UPSTREAM, False) == (error.status, error.source, error.retry_safe)
+    assert (status, False) == (error.status, error.retry_safe)
     assert told(error) == OVERFLOW
     assert list(OVERFLOW) == list(told(error))
 

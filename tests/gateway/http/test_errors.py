@@ -1,12 +1,12 @@
-"""Every error says what it is in one shape, with what the client needs to go on."""
+"""Errors have one format, with all that a client needs."""
 
 import orjson
 import pytest
 
-from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError, Source, UpstreamError
+from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError, UpstreamError
 
 
-def test_an_error_is_rendered_in_the_shape_of_openai() -> None:
+def test_an_error_has_openai_s_format() -> None:
     error = ClientError("invalid_request", "n must be a whole number", param="n")
     assert orjson.loads(error.body()) == {
         "error": {
@@ -21,34 +21,27 @@ def test_an_error_is_rendered_in_the_shape_of_openai() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "kind", "source"),
+    ("error", "status", "kind"),
     [
-        (ClientError("body_too_large", "", status=413), 413, "invalid_request_error", Source.DOWNSTREAM),
-        (
-            ClientError("body_timeout", "", status=408, kind="timeout_error"),
-            408,
-            "timeout_error",
-            Source.DOWNSTREAM,
-        ),
-        (CapacityError(429, "queue_full", ""), 429, "rate_limit_error", Source.GATEWAY),
-        (CapacityError(503, "queue_timeout", ""), 503, "overloaded_error", Source.GATEWAY),
-        (UpstreamError("upstream_truncated", ""), 502, "upstream_error", Source.UPSTREAM),
-        (UpstreamError("idle_timeout", "", status=504), 504, "timeout_error", Source.UPSTREAM),
+        (ClientError("body_too_large", "", status=413), 413, "invalid_request_error"),
+        (ClientError("body_timeout", "", status=408, kind="timeout_error"), 408, "timeout_error"),
+        (CapacityError(429, "queue_full", ""), 429, "rate_limit_error"),
+        (CapacityError(503, "queue_timeout", ""), 503, "overloaded_error"),
+        (UpstreamError("upstream_truncated", ""), 502, "upstream_error"),
+        (UpstreamError("idle_timeout", "", status=504), 504, "timeout_error"),
     ],
 )
-def test_an_error_knows_its_status_its_type_and_whose_it_is(
-    error: GatewayError, status: int, kind: str, source: Source
-) -> None:
-    assert (status, kind, source, False) == (error.status, error.kind, error.source, error.retry_safe)
+def test_an_error_knows_its_status_and_type(error: GatewayError, status: int, kind: str) -> None:
+    assert (status, kind, False) == (error.status, error.kind, error.retry_safe)
 
 
 @pytest.mark.parametrize(
     ("estimate", "said"), [(None, b"1"), (0, b"1"), (0.2, b"1"), (1.2, b"2"), (60, b"60")]
 )
-def test_a_refusal_says_when_to_come_back(estimate: float | None, said: bytes) -> None:
+def test_a_refusal_says_when_to_retry(estimate: float | None, said: bytes) -> None:
     error = CapacityError(429, "queue_full", "", retry_after_s=estimate)
     assert [(b"x-slotgate-reason", b"queue_full"), (b"retry-after", said)] == error.headers()
 
 
-def test_only_work_that_has_not_begun_may_be_tried_again() -> None:
+def test_only_work_that_has_not_begun_may_be_retried() -> None:
     assert UpstreamError("upstream_unreachable", "", retry_safe=True).retry_safe

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slotgate.gateway.http.sse import MAX_EVENT_BYTES, Event, EventParser, Kind
+from slotgate.gateway.http.sse import MAX_EVENT_BYTES, EventParser, SseEvent, SseKind
 from tests.support.notation import DONE, STOP, USE, T
 
 STREAM = T("안녕하세요😀é") + b": ping\n\n" + STOP + USE + DONE
 EVENTS = [
-    Event(T("안녕하세요😀é")[6:-2]),
-    Event(b"ping", Kind.COMMENT),
-    Event(STOP[6:-2]),
-    Event(USE[6:-2]),
-    Event(b"[DONE]"),
+    SseEvent(T("안녕하세요😀é")[6:-2]),
+    SseEvent(b"ping", SseKind.COMMENT),
+    SseEvent(STOP[6:-2]),
+    SseEvent(USE[6:-2]),
+    SseEvent(b"[DONE]"),
 ]
 
 
-def parsed(*pieces: bytes) -> list[Event]:
+def parsed(*pieces: bytes) -> list[SseEvent]:
     """The events of a whole body that came in these pieces."""
     parser = EventParser()
     return [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
@@ -36,9 +36,9 @@ def bytewise(stream: bytes) -> list[bytes]:
     return [stream[index : index + 1] for index in range(len(stream))]
 
 
-def by_the_standard(stream: bytes) -> list[Event]:
+def by_the_standard(stream: bytes) -> list[SseEvent]:
     """The events of a whole body, line by line as the HTML standard tells it; slow and obvious."""
-    events: list[Event] = []
+    events: list[SseEvent] = []
     data: list[bytes] = []
     name = b""
     for line in [*re.split(rb"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf")), b""]:
@@ -46,16 +46,16 @@ def by_the_standard(stream: bytes) -> list[Event]:
         value = value.removeprefix(b" ")
         if not line:
             if b"\n".join(data):
-                events.append(Event(b"\n".join(data), Kind.MESSAGE, name))
+                events.append(SseEvent(b"\n".join(data), SseKind.MESSAGE, name))
             data, name = [], b""
         elif not field:
-            events.append(Event(value, Kind.COMMENT))
+            events.append(SseEvent(value, SseKind.COMMENT))
         elif field == b"data":
             data.append(value)
         elif field == b"event":
             name = value
         elif field == b"error":
-            events.append(Event(value, Kind.ERROR_FIELD))
+            events.append(SseEvent(value, SseKind.ERROR_FIELD))
     return events
 
 
@@ -95,80 +95,82 @@ def test_scenario_046_a_cut_at_any_offset_changes_nothing(line_end: bytes) -> No
 
 
 def test_what_follows_a_stream_in_the_same_read_is_read_too() -> None:
-    assert [*EVENTS, *EVENTS, Event(b"tail")] == parsed(STREAM + STREAM + b"data: tail")
+    assert [*EVENTS, *EVENTS, SseEvent(b"tail")] == parsed(STREAM + STREAM + b"data: tail")
 
 
 def test_scenario_048_a_crlf_frame_is_whole_at_its_second_cr() -> None:
     parser = EventParser()
     assert parser.feed(b"data: {}\r") == []
-    assert [Event(b"{}")] == parser.feed(b"\n\r")
+    assert [SseEvent(b"{}")] == parser.feed(b"\n\r")
     assert parser.feed(b"\n") == []
-    assert [Event(b"[DONE]")] == parser.feed(b"data:[DONE]\r\n\r\n")
+    assert [SseEvent(b"[DONE]")] == parser.feed(b"data:[DONE]\r\n\r\n")
 
 
 def test_scenario_049_bare_cr_ends_lines() -> None:
     parser = EventParser()
-    assert [Event(b"{}"), Event(b"[DONE]")] == parser.feed(b"data: {}\r\rdata: [DONE]\r\r")
+    assert [SseEvent(b"{}"), SseEvent(b"[DONE]")] == parser.feed(b"data: {}\r\rdata: [DONE]\r\r")
 
 
 def test_an_event_is_not_held_back_for_the_lf_that_may_follow_its_cr() -> None:
     parser = EventParser()
-    assert [Event(b"{}")] == parser.feed(b"data: {}\r\n\r")
+    assert [SseEvent(b"{}")] == parser.feed(b"data: {}\r\n\r")
     assert parser.pending
-    assert [Event(b"1")] == parser.feed(b"\ndata: 1\n\n")
+    assert [SseEvent(b"1")] == parser.feed(b"\ndata: 1\n\n")
     assert not parser.pending
 
 
 @pytest.mark.parametrize("text", ["a\u2028b\u2029c\u0085d\x0be", "\x1c\x1d\x1e\x0c"])
 def test_scenario_051_only_cr_and_lf_end_a_line(text: str) -> None:
     data = f'{{"content":"{text}"}}'.encode()
-    assert [Event(data)] == parsed(b"data: " + data + b"\n\n")
+    assert [SseEvent(data)] == parsed(b"data: " + data + b"\n\n")
 
 
 def test_scenario_053_an_event_without_data_is_no_event() -> None:
-    assert [Event(b"x", Kind.COMMENT), Event(b"", Kind.COMMENT)] == parsed(
+    assert [SseEvent(b"x", SseKind.COMMENT), SseEvent(b"", SseKind.COMMENT)] == parsed(
         b": x\n\n:\n\ndata:\n\ndata: \n\nid: 1\n\nevent: e\n\nretry: 5\n\n\n\n"
     )
 
 
 def test_data_lines_are_joined_and_names_are_kept() -> None:
-    assert [Event(b'{"a":\n1}', Kind.MESSAGE, b"e"), Event(b"\n", Kind.MESSAGE)] == parsed(
+    assert [SseEvent(b'{"a":\n1}', SseKind.MESSAGE, b"e"), SseEvent(b"\n", SseKind.MESSAGE)] == parsed(
         b'event: e\nid: 7\ndata: {"a":\ndata:1}\n\ndata\ndata:\n\n'
     )
 
 
 def test_one_space_after_the_colon_is_dropped_and_no_more() -> None:
-    assert [Event(b"a"), Event(b" a"), Event(b"a:b")] == parsed(b"data:a\n\ndata:  a\n\ndata: a:b\n\n")
+    assert [SseEvent(b"a"), SseEvent(b" a"), SseEvent(b"a:b")] == parsed(
+        b"data:a\n\ndata:  a\n\ndata: a:b\n\n"
+    )
 
 
 def test_a_comment_is_reported_as_soon_as_its_line_is_whole() -> None:
     parser = EventParser()
     assert parser.feed(b": pi") == []
-    assert [Event(b"ping", Kind.COMMENT)] == parser.feed(b"ng\n")
+    assert [SseEvent(b"ping", SseKind.COMMENT)] == parser.feed(b"ng\n")
     assert not parser.pending
-    assert [Event(b"a"), Event(b"b", Kind.COMMENT)] == parser.feed(b"\ndata: a\n\n: b\n")
+    assert [SseEvent(b"a"), SseEvent(b"b", SseKind.COMMENT)] == parser.feed(b"\ndata: a\n\n: b\n")
 
 
 def test_a_comment_inside_an_event_comes_before_it() -> None:
     parser = EventParser()
     assert parser.feed(b"data: a\n: in between\n") == []
-    assert [Event(b"in between", Kind.COMMENT), Event(b"a\nb")] == parser.feed(b"data: b\n\n")
+    assert [SseEvent(b"in between", SseKind.COMMENT), SseEvent(b"a\nb")] == parser.feed(b"data: b\n\n")
 
 
 def test_scenario_067_the_error_field_of_old_builds_is_told_apart() -> None:
-    assert [Event(b'{"code":400}', Kind.ERROR_FIELD), Event(b"[DONE]")] == parsed(
+    assert [SseEvent(b'{"code":400}', SseKind.ERROR_FIELD), SseEvent(b"[DONE]")] == parsed(
         b'error: {"code":400}\n\ndata: [DONE]\n\n'
     )
 
 
 def test_scenario_055_the_last_event_may_lack_its_blank_line() -> None:
-    assert [Event(b"[DONE]")] == parsed(b"data: [DONE]")
-    assert [Event(b"[DONE]")] == parsed(b"data: [DONE]\n")
+    assert [SseEvent(b"[DONE]")] == parsed(b"data: [DONE]")
+    assert [SseEvent(b"[DONE]")] == parsed(b"data: [DONE]\n")
 
 
 def test_a_byte_order_mark_is_dropped_at_the_start_only() -> None:
     bom = b"\xef\xbb\xbf"
-    assert [Event(b"a"), Event(bom + b"b")] == parsed(bom + b"data: a\n\n", b"data: " + bom + b"b\n\n")
+    assert [SseEvent(b"a"), SseEvent(bom + b"b")] == parsed(bom + b"data: a\n\n", b"data: " + bom + b"b\n\n")
     assert parsed(b"\xef\xbb") == []
 
 
@@ -211,10 +213,10 @@ def test_an_oversize_event_passes_in_pieces_and_the_stream_goes_on(limit: int, l
     for size in range(1, limit):
         pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
         first, *middle = parsed(*pieces)
-        raw = [event.data for event in middle if event.kind is Kind.RAW]
-        assert Event(b"0") == first
+        raw = [event.data for event in middle if event.kind is SseKind.RAW]
+        assert SseEvent(b"0") == first
         assert big == b"".join(raw)
-        assert [Event(b"1\n2"), Event(b"c", Kind.COMMENT), Event(b"[DONE]")] == middle[len(raw) :]
+        assert [SseEvent(b"1\n2"), SseEvent(b"c", SseKind.COMMENT), SseEvent(b"[DONE]")] == middle[len(raw) :]
 
 
 def test_only_the_last_piece_of_an_oversize_event_ends_with_a_blank_line(limit: int) -> None:
@@ -222,7 +224,7 @@ def test_only_the_last_piece_of_an_oversize_event_ends_with_a_blank_line(limit: 
     pieces = parser.feed(b"data: " + b"x" * limit + b"\n")
     assert [b"data: " + b"x" * limit] == [piece.data for piece in pieces]
     assert parser.pending
-    assert [Event(b"\n\n", Kind.RAW)] == parser.feed(b"\n")
+    assert [SseEvent(b"\n\n", SseKind.RAW)] == parser.feed(b"\n")
     assert not parser.pending
 
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from slotgate.gateway.app.application import stack
-from slotgate.gateway.app.serve import assemble, keys_of
-from slotgate.gateway.telemetry.tracing import traced, wanted
+from slotgate.gateway.app.serve import assemble
+from slotgate.gateway.auth.identity import identities_of
+from slotgate.gateway.telemetry.tracing import is_configured, traced
 from slotgate.middleware import Traced
 from tests.support.gateway import settings_for
 from tests.support.logged import logged
@@ -32,7 +33,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:canary@127.0.0.1:4318"}
     ],
 )
 def test_a_collector_that_is_named_turns_traces_on(environ: dict[str, str], on: bool) -> None:
-    assert wanted(environ) is on
+    assert is_configured(environ) is on
 
 
 def test_without_a_collector_the_library_is_not_loaded() -> None:
@@ -53,7 +54,7 @@ async def test_without_traces_no_layer_of_the_stack_is_about_them() -> None:
     settings = settings_for("http://127.0.0.1:1")
     for trace, layers in ((None, 0), (lambda *_: lambda: None, 1)):
         async with assemble(settings, trace=trace) as (_, fleet):
-            made = [layer(unreached) for layer in stack(settings, fleet, keys_of(settings))[:3]]
+            made = [layer(unreached) for layer in stack(settings, fleet, identities_of(settings))[:3]]
             assert sum(isinstance(each, Traced) for each in made) == layers
 
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from slotgate.gateway.settings import UsageSettings
-from slotgate.gateway.usage import Question, Recorder, Row, StoreError, StoreFault, UsageStore, store_of
+from slotgate.gateway.usage import (
+    StoreError,
+    StoreFault,
+    UsageQuery,
+    UsageRecorder,
+    UsageRow,
+    UsageStore,
+    store_of,
+)
 from slotgate.gateway.usage.postgres import PostgresStore
 from tests.support.logged import logged
 from tests.support.usage import PostgresServer, postgres_programs, postgres_server, record
@@ -36,7 +44,7 @@ def test_a_server_that_goes_away_gets_everything_when_it_is_back(own_postgres: P
     postgres = own_postgres
     store = opened(postgres.fresh())
     store.prepare()
-    recorder = Recorder(store, interval_s=0.01, longest_pause_s=0.1)
+    recorder = UsageRecorder(store, interval_s=0.01, longest_pause_s=0.1)
     recorder.start()
     with logged() as log:
         recorder.put(record(1))
@@ -49,7 +57,7 @@ def test_a_server_that_goes_away_gets_everything_when_it_is_back(own_postgres: P
             postgres.start()
         assert recorder.flush(WITHIN_S)
         assert recorder.stop(WITHIN_S) == 0
-    assert store.totals(Question.asked(""))[0].sums[0] == 2
+    assert store.totals(UsageQuery.parse(""))[0].sums[0] == 2
     assert len(log.of("usage can be written again")) == 1
     assert "s3cret" not in log.text
 
@@ -62,7 +70,7 @@ def test_gateways_that_start_together_make_one_table(postgres: PostgresServer) -
         store = opened(url)
         try:
             store.prepare()
-            store.write([Row(name, 1, record(1))])
+            store.write([UsageRow(name, 1, record(1))])
         except Exception as error:
             failed.append(error)
         store.close()
@@ -73,7 +81,7 @@ def test_gateways_that_start_together_make_one_table(postgres: PostgresServer) -
     for gateway in gateways:
         gateway.join(WITHIN_S)
     assert failed == []
-    assert opened(url).totals(Question.asked(""))[0].sums[0] == 6
+    assert opened(url).totals(UsageQuery.parse(""))[0].sums[0] == 6
 
 
 def test_no_password_is_told_by_place_or_error() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from slotgate.gateway.usage import Recorder, StoreError
+from slotgate.gateway.usage import StoreError, UsageRecorder
 from tests.support.logged import logged
 from tests.support.usage import MemoryStore, record
 
@@ -19,8 +19,8 @@ QUICK = {"interval_s": 0.001, "longest_pause_s": 0.002}
 
 
 @contextmanager
-def recording(store: MemoryStore, **options: Any) -> Iterator[Recorder]:  # noqa: ANN401
-    recorder = Recorder(store, **options)
+def recording(store: MemoryStore, **options: Any) -> Iterator[UsageRecorder]:  # noqa: ANN401
+    recorder = UsageRecorder(store, **options)
     recorder.start()
     try:
         yield recorder
@@ -105,7 +105,7 @@ def test_memory_is_bounded_and_what_is_dropped_is_counted_and_said_once_in_a_whi
 
 def test_stop_writes_what_is_left_and_lets_go_of_the_store() -> None:
     store = MemoryStore()
-    recorder = Recorder(store, interval_s=3600.0)
+    recorder = UsageRecorder(store, interval_s=3600.0)
     recorder.start()
     for number in range(3000):
         recorder.put(record(number))
@@ -117,7 +117,7 @@ def test_stop_writes_what_is_left_and_lets_go_of_the_store() -> None:
 def test_stop_waits_for_a_store_that_comes_back() -> None:
     store = MemoryStore()
     store.broken = LOCKED
-    recorder = Recorder(store, interval_s=0.001)
+    recorder = UsageRecorder(store, interval_s=0.001)
     recorder.start()
     recorder.put(record(1))
     store.wait_for_attempts(1)
@@ -134,7 +134,7 @@ def test_stop_waits_for_a_store_that_comes_back() -> None:
 def test_stop_gives_up_in_time_and_says_how_many_are_lost() -> None:
     store = MemoryStore()
     store.broken = LOCKED
-    recorder = Recorder(store, interval_s=0.001)
+    recorder = UsageRecorder(store, interval_s=0.001)
     recorder.start()
     for number in range(7):
         recorder.put(record(number))

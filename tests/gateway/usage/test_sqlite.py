@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotgate.gateway.usage import Question, Recorder, Row, StoreError, StoreFault
+from slotgate.gateway.usage import StoreError, StoreFault, UsageQuery, UsageRecorder, UsageRow
 from slotgate.gateway.usage.sqlite import SqliteStore
 from tests.support.logged import logged
 from tests.support.usage import record
@@ -28,7 +28,7 @@ def test_readers_and_a_writer_do_not_wait_for_each_other(tmp_path: Path) -> None
         assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM slotgate_usage").fetchone()
-        store.write([Row("w", 1, record(1))])
+        store.write([UsageRow("w", 1, record(1))])
         assert count(tmp_path / "usage.db") == 1
     store.close()
 
@@ -37,13 +37,13 @@ def test_a_lock_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
     store = SqliteStore(file)
     store.prepare()
-    recorder = Recorder(store, interval_s=0.01)
+    recorder = UsageRecorder(store, interval_s=0.01)
     with logged() as log, closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         recorder.start()
         recorder.put(record(1))
         assert not recorder.flush(1.5)
-        assert store.totals(Question.asked(""))[0].sums[0] == 0  # reading goes on
+        assert store.totals(UsageQuery.parse(""))[0].sums[0] == 0  # reading goes on
         other.execute("COMMIT")
         assert recorder.flush(WITHIN_S)
         assert recorder.stop(WITHIN_S) == 0
@@ -56,16 +56,16 @@ def test_a_file_that_is_taken_away_is_noticed_and_made_anew(tmp_path: Path, inst
     file = tmp_path / "usage.db"
     store = SqliteStore(file)
     store.prepare()
-    store.write([Row("w", 1, record(1))])
+    store.write([UsageRow("w", 1, record(1))])
     for part in tmp_path.glob("usage.db*"):
         part.unlink()
     if instead is not None:
         file.write_bytes(instead)
     if instead:
         with pytest.raises(StoreFault, match="not a database"):
-            store.write([Row("w", 2, record(2))])
+            store.write([UsageRow("w", 2, record(2))])
         file.unlink()
-    store.write([Row("w", 2, record(2))])
+    store.write([UsageRow("w", 2, record(2))])
     assert count(file) == 1
     store.close()
 
@@ -75,12 +75,12 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(tmp_path: Path) -> 
     folder.mkdir()
     store = SqliteStore(folder / "usage.db")
     store.prepare()
-    store.write([Row("w", 1, record(1))])
+    store.write([UsageRow("w", 1, record(1))])
     folder.rename(tmp_path / "away")
     with pytest.raises(StoreError):
-        store.write([Row("w", 2, record(2))])
+        store.write([UsageRow("w", 2, record(2))])
     (tmp_path / "away").rename(folder)
-    store.write([Row("w", 2, record(2))])
+    store.write([UsageRow("w", 2, record(2))])
     assert count(folder / "usage.db") == 2
     store.close()
 
@@ -114,14 +114,14 @@ def test_a_file_has_any_name(tmp_path: Path) -> None:
 
 def test_who_reads_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreFault, match="there is no file"):
-        SqliteStore(tmp_path / "usage.db").totals(Question.asked(""))
+        SqliteStore(tmp_path / "usage.db").totals(UsageQuery.parse(""))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_question_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "usage.db")
     store.prepare()
-    store.write([Row("w", number, record(number)) for number in range(20_000)])
+    store.write([UsageRow("w", number, record(number)) for number in range(20_000)])
     with pytest.raises(StoreError, match="interrupted"):
-        store.totals(Question.asked("tenant,model"), within_s=0.0)
+        store.totals(UsageQuery.parse("tenant,model"), within_s=0.0)
     store.close()

@@ -12,7 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from slotgate.gateway.settings import UsageSettings
-from slotgate.gateway.usage import GROUPS, Question, Row, StoreFault, UsageRecord, UsageStore, store_of
+from slotgate.gateway.usage import GROUPS, StoreFault, UsageQuery, UsageRecord, UsageRow, UsageStore, store_of
 from tests.support.usage import DAY, DAY_S, NOON, PostgresServer, record
 
 
@@ -34,12 +34,12 @@ def store(server: PostgresServer | None, tmp_path: Path) -> Iterator[UsageStore]
     found.close()
 
 
-def rows(*records: UsageRecord, writer: str = "w", first: int = 1) -> list[Row]:
-    return [Row(writer, number, kept) for number, kept in enumerate(records, first)]
+def rows(*records: UsageRecord, writer: str = "w", first: int = 1) -> list[UsageRow]:
+    return [UsageRow(writer, number, kept) for number, kept in enumerate(records, first)]
 
 
 def sums(store: UsageStore, group: str = "", first: str = "", last: str = "") -> list[tuple[object, ...]]:
-    return [(*total.group, *total.sums) for total in store.totals(Question.asked(group, first, last))]
+    return [(*total.group, *total.sums) for total in store.totals(UsageQuery.parse(group, first, last))]
 
 
 def test_a_new_store_has_nothing(store: UsageStore) -> None:
@@ -59,14 +59,14 @@ def test_sums_are_by_what_was_asked_for(store: UsageStore) -> None:
     assert sums(store) == [(3, 1, 1, 30, 12, 15)]
     assert sums(store, "tenant") == [("a", 2, 0, 1, 20, 8, 10), ("b", 1, 1, 0, 10, 4, 5)]
     assert sums(store, "day") == [("2027-01-15", 2, 1, 0, 20, 8, 10), ("2027-01-16", 1, 0, 1, 10, 4, 5)]
-    assert {total.group for total in store.totals(Question.asked("key,outcome"))} == {
+    assert {total.group for total in store.totals(UsageQuery.parse("key,outcome"))} == {
         (None, "ok"),
         ("ci", "error"),
         (None, "client_gone"),
     }
     assert sums(store, "tenant", "2027-01-16") == [("a", 1, 0, 1, 10, 4, 5)]
     assert sums(store, "tenant", "", "2027-01-14") == []
-    assert [total.queue_ms for total in store.totals(Question.asked("day"))] == [4.0, 0.0]
+    assert [total.queue_ms for total in store.totals(UsageQuery.parse("day"))] == [4.0, 0.0]
 
 
 def test_a_batch_that_is_written_again_counts_once(store: UsageStore) -> None:
@@ -139,7 +139,7 @@ def test_sums_are_those_of_the_records(tmp_path: Path, group: str, records: list
     ]
     told = [
         (total.group[0] or "", total.sums[0], total.sums[3], total.sums[1])
-        for total in store.totals(Question.asked(group))
+        for total in store.totals(UsageQuery.parse(group))
     ]
     assert sorted(told) == sorted(expected)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-__all__ = ["DEFAULT_GROUP", "GROUPS", "SUMS", "Question", "Total"]
+__all__ = ["DEFAULT_GROUP", "GROUPS", "SUMS", "UsageQuery", "UsageTotal"]
 
 GROUPS = ("tenant", "key", "model", "backend", "day", "outcome")
 DEFAULT_GROUP = "tenant,model,day"
@@ -23,7 +23,7 @@ MOST_GROUPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class UsageTotal:
     """`group` has a value for each column that was grouped by; a request's key may have no name."""
 
     group: tuple[str | None, ...]
@@ -44,7 +44,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageQuery:
     """`first` and `last` are UTC days, both included; None: from the first record on, to the last one."""
 
     group: tuple[str, ...]
@@ -54,9 +54,9 @@ class Question:
     """Groups that are told; whoever gets as many as that has not seen all."""
 
     @classmethod
-    def asked(
+    def parse(
         cls, group: str = DEFAULT_GROUP, first: str = "", last: str = "", *, most: int = MOST_GROUPS
-    ) -> Question:
+    ) -> UsageQuery:
         """Raises `ValueError` with a sentence for what means nothing. An empty group is one sum of all."""
         names = tuple(group.split(",")) if group else ()
         for name in names:
@@ -81,11 +81,11 @@ class Question:
         text += f" GROUP BY {by} ORDER BY {by}" if by else ""
         return f"{text} LIMIT ?", [*(day.isoformat() for _, day in bounds if day), self.most]
 
-    def total(self, row: tuple[Any, ...]) -> Total:
+    def total(self, row: tuple[Any, ...]) -> UsageTotal:
         """What a row of the answer says."""
         width = len(self.group)
         group = tuple(value.isoformat() if isinstance(value, date) else value for value in row[:width])
-        return Total(group, tuple(value or 0 for value in row[width:-1]), row[-1])
+        return UsageTotal(group, tuple(value or 0 for value in row[width:-1]), row[-1])
 
 
 TOKENS_OF_A_DAY = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slotgate.gateway.usage import Question, Total
+from slotgate.gateway.usage import UsageQuery, UsageTotal
 from slotgate.gateway.usage.table import as_csv, as_json, as_table
 
 
@@ -22,13 +22,13 @@ from slotgate.gateway.usage.table import as_csv, as_json, as_table
 )
 def test_nonsense_is_answered_with_a_sentence(group: str, first: str, last: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Question.asked(group, first, last)
+        UsageQuery.parse(group, first, last)
 
 
-QUESTION = Question.asked("tenant,key")
+QUESTION = UsageQuery.parse("tenant,key")
 TOTALS = [
-    Total(("a", None), (1200, 1, 0, 34_000, 0, 5), 2400.0),
-    Total(("team\x1b[31m", "ci"), (3, 0, 2, 1, 1, 1), 0.0),
+    UsageTotal(("a", None), (1200, 1, 0, 34_000, 0, 5), 2400.0),
+    UsageTotal(("team\x1b[31m", "ci"), (3, 0, 2, 1, 1, 1), 0.0),
 ]
 
 
@@ -45,12 +45,12 @@ def test_the_table_can_be_read_and_obeys_nobody() -> None:
 
 
 def test_a_table_of_nothing_says_so() -> None:
-    assert as_table(Question.asked(""), [Total((), (0, 0, 0, 0, 0, 0), 0.0)]) == "no records\n"
+    assert as_table(UsageQuery.parse(""), [UsageTotal((), (0, 0, 0, 0, 0, 0), 0.0)]) == "no records\n"
     assert as_table(QUESTION, []) == "no records\n"
 
 
 def test_one_sum_of_all_is_one_line() -> None:
-    lines = as_table(Question.asked(""), [Total((), (2, 0, 0, 1, 1, 1), 0.0)]).splitlines()
+    lines = as_table(UsageQuery.parse(""), [UsageTotal((), (2, 0, 0, 1, 1, 1), 0.0)]).splitlines()
     assert [line.split()[0] for line in lines] == ["requests", "2"]
 
 

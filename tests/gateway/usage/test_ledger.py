@@ -10,14 +10,14 @@ from slotgate.gateway.http.context import RequestContext, TenantIdentity
 from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage import (
     NotRecorded,
-    Question,
-    Recorder,
-    Row,
     StoreError,
     StoreFault,
-    Usage,
+    UsageLedger,
+    UsageQuery,
     UsageRecord,
-    keeping,
+    UsageRecorder,
+    UsageRow,
+    open_ledger,
 )
 from tests.support.logged import logged
 from tests.support.usage import NOON, MemoryStore, record
@@ -57,7 +57,7 @@ async def test_what_no_database_can_hold_is_made_to_fit() -> None:
 
 async def test_only_a_request_that_held_a_slot_is_noted() -> None:
     store = MemoryStore()
-    usage = Usage(store, Recorder(store))
+    usage = UsageLedger(store, UsageRecorder(store))
     await usage.start()
     usage.note(ended())
     usage.note(ended(backend=None))
@@ -67,17 +67,17 @@ async def test_only_a_request_that_held_a_slot_is_noted() -> None:
 
 
 async def test_without_a_store_nothing_is_noted_and_nothing_can_be_asked() -> None:
-    async with keeping(UsageSettings(store="none")) as usage:
+    async with open_ledger(UsageSettings(store="none")) as usage:
         usage.note(ended())
         assert await usage.tokens_by_tenant(usage.day) == {}
         with pytest.raises(NotRecorded):
-            await usage.report(Question.asked())
+            await usage.report(UsageQuery.parse())
 
 
 async def test_the_start_reads_what_was_used_today() -> None:
     store = MemoryStore()
-    store.write([Row("w", 1, record(ended_at=datetime.now(UTC).timestamp()))])
-    usage = Usage(store, Recorder(store))
+    store.write([UsageRow("w", 1, record(ended_at=datetime.now(UTC).timestamp()))])
+    usage = UsageLedger(store, UsageRecorder(store))
     await usage.start()
     if usage.day == datetime.now(UTC).date():
         assert dict(usage.tokens_today) == {"a": 15}
@@ -87,10 +87,10 @@ async def test_the_start_reads_what_was_used_today() -> None:
 async def test_a_store_that_does_not_answer_holds_up_the_start_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("slotgate.gateway.usage.usage.START_S", 0.0)
+    monkeypatch.setattr("slotgate.gateway.usage.ledger.START_S", 0.0)
     store = MemoryStore()
     store.broken = StoreError("unreachable")
-    usage = Usage(store, Recorder(store))
+    usage = UsageLedger(store, UsageRecorder(store))
     with logged() as log:
         await usage.start()
         usage.note(ended())
@@ -107,7 +107,7 @@ async def test_a_store_with_a_fault_ends_the_start() -> None:
     store = MemoryStore()
     store.broken = StoreFault("of the operator's")
     with pytest.raises(StoreFault):
-        await Usage(store, Recorder(store)).start()
+        await UsageLedger(store, UsageRecorder(store)).start()
 
 
 class SlowStore(MemoryStore):
@@ -124,7 +124,7 @@ class SlowStore(MemoryStore):
 
 async def test_those_who_ask_wait_in_a_short_line_and_the_loop_for_none_of_them() -> None:
     store = SlowStore()
-    usage = Usage(store, Recorder(store))
+    usage = UsageLedger(store, UsageRecorder(store))
     asking = [asyncio.create_task(usage.tokens_by_tenant(usage.day)) for _ in range(6)]
     done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
     assert all(isinstance(task.exception(), StoreError) for task in done)

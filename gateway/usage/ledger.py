@@ -17,12 +17,12 @@ import structlog
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.settings import UsageSettings
 from slotgate.gateway.usage.opening import store_of
-from slotgate.gateway.usage.question import Question, Total
+from slotgate.gateway.usage.query import UsageQuery, UsageTotal
 from slotgate.gateway.usage.record import UsageRecord
-from slotgate.gateway.usage.recorder import Recorder
+from slotgate.gateway.usage.recorder import UsageRecorder
 from slotgate.gateway.usage.store import StoreError, StoreFault, UsageStore
 
-__all__ = ["NotRecorded", "Report", "Usage", "keeping"]
+__all__ = ["NotRecorded", "UsageLedger", "UsageReport", "open_ledger"]
 
 START_S = 5.0
 """How long the start waits for a store that is locked or unreachable; then it goes on without."""
@@ -42,9 +42,9 @@ class NotRecorded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    question: Question
-    totals: list[Total]
+class UsageReport:
+    question: UsageQuery
+    totals: list[UsageTotal]
     current: bool
     """Whether every request that was over when it was asked is in it."""
 
@@ -53,10 +53,10 @@ class Report:
         return len(self.totals) < self.question.most
 
 
-class Usage:
+class UsageLedger:
     """Belongs to the running event loop; see `keeping`. Without a store, nothing is noted."""
 
-    def __init__(self, store: UsageStore | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(self, store: UsageStore | None = None, recorder: UsageRecorder | None = None) -> None:
         self._store = store
         self.recorder = recorder
         self.day: date = datetime.now(UTC).date()
@@ -66,7 +66,7 @@ class Usage:
         self._asking = 0
 
     def __repr__(self) -> str:
-        return f"<Usage {self._store!r} {self.recorder!r}>"
+        return f"<UsageLedger {self._store!r} {self.recorder!r}>"
 
     def note(self, context: RequestContext) -> None:
         """A request is over; it is recorded if it held a slot. Never waits."""
@@ -79,15 +79,15 @@ class Usage:
         store = self._store
         return {} if store is None else await self._asked(lambda: store.tokens_by_tenant(day))
 
-    async def report(self, question: Question) -> Report:
+    async def report(self, question: UsageQuery) -> UsageReport:
         """Raises `StoreError`, and `NotRecorded` without a store."""
         store, recorder = self._store, self.recorder
         if store is None or recorder is None:
             raise NotRecorded
 
-        def answered() -> Report:
+        def answered() -> UsageReport:
             current = recorder.flush(CURRENT_S)
-            return Report(question, store.totals(question, within_s=ANSWER_S), current)
+            return UsageReport(question, store.totals(question, within_s=ANSWER_S), current)
 
         return await self._asked(answered)
 
@@ -122,13 +122,13 @@ class Usage:
 
 
 @asynccontextmanager
-async def keeping(settings: UsageSettings) -> AsyncIterator[Usage]:
+async def open_ledger(settings: UsageSettings) -> AsyncIterator[UsageLedger]:
     """Records are kept as the settings say until the block is left, and all of them are written then.
 
     Raises `StoreFault` if they cannot be.
     """
     store = store_of(settings)
-    usage = Usage(store, Recorder(store) if store is not None else None)
+    usage = UsageLedger(store, UsageRecorder(store) if store is not None else None)
     await usage.start()
     try:
         yield usage
