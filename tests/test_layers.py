@@ -199,6 +199,15 @@ def test_admission_knows_the_standard_library_only_and_no_asyncio() -> None:
     ] == []
 
 
+def test_api_knows_asyncio_only_for_the_lock_of_big_bodies() -> None:
+    assert {
+        module
+        for module in modules_of("gateway/api")
+        for name in imports_of(module)
+        if is_in(name, ("asyncio", "anyio"))
+    } == {"slotgate.gateway.api.json_bodies"}
+
+
 def test_admission_awaits_nothing() -> None:
     waits = (ast.Await, ast.AsyncFor, ast.AsyncFunctionDef, ast.AsyncWith)
     assert [

@@ -1,12 +1,12 @@
-"""The general path of a chat stream: what one parsed chunk becomes. Pure functions over dictionaries.
+"""The general path of a chat stream: pure functions that turn a parsed chunk into chunks for the client.
 
-Every field of an upstream chunk is kept, in its order; `id`, `created` and `model` are replaced by the
-gateway's own. A choice that carries reasoning and content at once leaves as two chunks, reasoning first,
-because clients expect one kind a frame.
+Every field of an upstream chunk is kept, in its order. Only `id`, `created` and `model` are replaced by the
+gateway's own. A choice with both reasoning and content leaves as two chunks, reasoning first, because clients
+expect one kind in a frame.
 
-`plain_delta` recognises the chunk that makes up nearly all of a stream: one choice, one piece of text, and
-nothing that has to be kept apart (finish reason, log probabilities, usage, timings). Those may take
-the short way of `slotgate.gateway.streaming.frames`, which must write the same bytes.
+`plain_delta` recognises the chunk that makes up nearly all of a stream: one choice with one piece of text,
+and without finish reason, log probabilities, usage and timings. `slotgate.gateway.streaming.frames` may write
+such a chunk from a template instead, which must give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ __all__ = [
     "TEXT_KINDS",
     "Chunk",
     "Identity",
-    "dumped",
-    "frame",
+    "data_frame",
+    "encode",
     "has_output",
     "plain_delta",
-    "rewrite",
+    "stamp_and_split",
 ]
 
 Chunk = dict[str, Any]
 
 REASONING_KINDS = ("reasoning_content", "reasoning")
 TEXT_KINDS = ("content", *REASONING_KINDS, "refusal")
-"""Names of the delta fields that hold generated text, as llama-server, its kin and OpenAI write them."""
+"""Delta fields that hold generated text. llama-server, forks of it and OpenAI use different ones."""
 _OUTPUT_KINDS = (*TEXT_KINDS, "tool_calls")
 
 KEPT_APART = ("usage", "timings", "prompt_progress", "error")
-"""Fields beside the choices that make a chunk more than a piece of text."""
+"""Top-level fields that make a chunk more than a piece of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What every chunk of one answer says it belongs to."""
+    """The id, time and model that the gateway writes into all chunks of one answer."""
 
     id: str
-    """Empty for answers that have neither id nor time."""
+    """Empty: the answer's own id and time stay."""
     created: int
     """Unix time in seconds."""
     model: str
@@ -60,8 +60,12 @@ class Identity:
         chunk["model"] = self.model
 
 
-def dumped(document: Chunk | list[Any]) -> bytes:
-    """What a backend said, written again. Raises `UpstreamError` if it is nested too deeply for that."""
+def encode(document: Chunk | list[Any]) -> bytes:
+    """Return the JSON of a value from a backend.
+
+    Raises `UpstreamError` if it cannot be written: orjson reads deeper nesting and bigger numbers than it
+    writes.
+    """
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError as error:
@@ -69,12 +73,13 @@ def dumped(document: Chunk | list[Any]) -> bytes:
         raise UpstreamError("upstream_broken", message) from error
 
 
-def frame(chunk: Chunk) -> bytes:
-    return b"data: " + dumped(chunk) + b"\n\n"
+def data_frame(chunk: Chunk) -> bytes:
+    """Return the chunk as a server-sent event without a name."""
+    return b"data: " + encode(chunk) + b"\n\n"
 
 
-def rewrite(chunk: Chunk, identity: Identity) -> list[Chunk]:
-    """The chunk under the gateway's identity: one chunk, or two where kinds were mixed."""
+def stamp_and_split(chunk: Chunk, identity: Identity) -> list[Chunk]:
+    """Return the chunk under the gateway's identity, as two if a choice mixes reasoning and content."""
     identity.stamp(chunk)
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not any(_mixes_kinds(choice) for choice in choices):
@@ -86,7 +91,7 @@ def rewrite(chunk: Chunk, identity: Identity) -> list[Chunk]:
 
 
 def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
-    """(kind, text) if the chunk is one plain text delta of choice 0, else None."""
+    """Return (kind, text) if the chunk is one plain text delta of choice 0, else None."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return None
@@ -105,7 +110,7 @@ def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
 
 
 def has_output(chunk: Chunk) -> bool:
-    """Whether the chunk carries generated output: text of any kind, or a tool call."""
+    """Return True if the chunk carries generated output: text of any kind, or a tool call."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None

@@ -1,7 +1,8 @@
-"""The table of what the gateway serves in front of a backend: every public path, in one place.
+"""The table of all public paths that the gateway forwards to a backend.
 
-An endpoint says where a request goes, what its body looks like, in which dialect it streams, and how a whole
-answer is put under the gateway's name. The routes, and the tests of all routes, are made from this table.
+An endpoint states its paths, the format of its bodies, the dialect of its streams, and how the gateway's
+identity is written into a response that is not a stream. The routes, and the tests of all routes, are made
+from this table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from slotgate.gateway.api.body_format import BodyFormat
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import (
     ChatDialect,
@@ -21,20 +23,19 @@ from slotgate.gateway.api.dialects import (
     TranscriptionDialect,
 )
 from slotgate.gateway.api.prompt_prefix import messages_prefix, text_prefix
-from slotgate.gateway.api.request import BodyShape
 from slotgate.gateway.http.errors import ClientError, UpstreamError
 
 __all__ = ["ENDPOINTS", "Endpoint", "count_texts"]
 
 Json = dict[str, Any]
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
-"""llama-server takes all of these on every path but `/v1/messages`; if several are given, in this order."""
+"""llama-server reads these names on every path but `/v1/messages`; the first one given counts."""
 _COUNTS = ("n_cmpl", "n")
 _AUDIO_BYTES_PER_TOKEN = 2000
-"""16,000 samples a second of two bytes, and about sixteen tokens: a rough guess for every format."""
+"""A second of audio has 16,000 samples of two bytes, and becomes about 16 tokens. A guess for all formats."""
 
 
-# -- what is rewritten in a whole answer
+# -- the gateway's identity in a response that is not a stream
 
 
 def _stamp_model(answer: Json | list[Any], identity: Identity) -> None:
@@ -57,37 +58,39 @@ def _object(answer: Json | list[Any]) -> Json:
     return answer
 
 
-def _leave(_: Json | list[Any], __: Identity) -> None:
-    """It names nobody."""
+def _keep(_: Json | list[Any], __: Identity) -> None:
+    """Change nothing. The response has neither id nor model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     name: str
     paths: tuple[str, ...]
-    """Where clients find it; the first is what the backend is asked."""
-    body: BodyShape
+    """The public paths. The first one is also the backend's path."""
+    body_format: BodyFormat
     dialect: type[Dialect] = Dialect
     id_prefix: str = ""
-    """Of the ids that its answers get; empty: they keep their own, if any."""
+    """The prefix of the ids that its answers get; empty: they keep their own, if they have one."""
     takes_slot: bool = True
+    """False: llama-server answers without a slot, so the request does not queue."""
     multipart: bool = False
+    """True if the body is a form and not JSON."""
     numbered: bool = True
-    """Whether llama-server takes the number of a slot from its body: embeddings, for one, do not look at it,
-    and it is lost where `/v1/messages` are made a chat."""
+    """True if llama-server obeys `id_slot` in the body. Embeddings ignore it, and it is lost on the way from
+    `/v1/messages` to a chat inside llama-server."""
     stamp: Callable[[Json | list[Any], Identity], None] = _stamp_model
-    """Puts a whole answer under the gateway's identity."""
+    """Writes the gateway's identity into a response that is not a stream."""
 
     @property
     def upstream_path(self) -> str:
         return self.paths[0]
 
 
-# -- what is checked
+# -- checks
 
 
-def _check_messages(parsed: Json) -> None:
-    messages = parsed.get("messages")
+def _check_messages(members: Json) -> None:
+    messages = members.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ClientError(
             "invalid_request", "messages must be a list of at least one message", param="messages"
@@ -98,21 +101,22 @@ def _check_messages(parsed: Json) -> None:
             raise ClientError("invalid_request", f"{where} must be an object with a role", param=where)
 
 
-def _needs(name: str) -> Callable[[Json], None]:
-    def check(parsed: Json) -> None:
-        if parsed.get(name) is None:
+def _require(name: str) -> Callable[[Json], None]:
+    def check(members: Json) -> None:
+        if members.get(name) is None:
             raise ClientError("invalid_request", f"{name} is missing", param=name)
 
     return check
 
 
-# -- what is counted
+# -- counts of prompts, inputs and documents
 
 
 def count_texts(given: object, param: str) -> int:
-    """How many texts there are: a text, a list of token numbers, or both mixed, is one.
+    """Return the number of texts in a parameter.
 
-    Raises `ClientError` for what is none of it, or empty.
+    A string is one text. So is a list of token numbers, with or without strings between them. Raises
+    `ClientError` for other values and for empty ones.
     """
     if isinstance(given, str) and given:
         return 1
@@ -126,36 +130,36 @@ def count_texts(given: object, param: str) -> int:
     raise ClientError("invalid_request", message, param=param)
 
 
-def _prompts(parsed: Json) -> int:
-    """A prompt may be empty; as an object it has pictures."""
-    prompt = parsed.get("prompt")
+def _prompts(members: Json) -> int:
+    """Return the number of prompts. A prompt may be empty. An object is one prompt with pictures."""
+    prompt = members.get("prompt")
     return 1 if prompt in ("", []) or isinstance(prompt, dict) else count_texts(prompt, "prompt")
 
 
-def _inputs(parsed: Json) -> int:
-    return count_texts(parsed.get("input"), "input")
+def _inputs(members: Json) -> int:
+    return count_texts(members.get("input"), "input")
 
 
-def _native_inputs(parsed: Json) -> int:
-    name = "input" if parsed.get("content") is None and parsed.get("input") is not None else "content"
-    return count_texts(parsed.get(name), name)
+def _native_inputs(members: Json) -> int:
+    name = "input" if members.get("content") is None and members.get("input") is not None else "content"
+    return count_texts(members.get(name), name)
 
 
-def _documents(parsed: Json) -> int:
-    name = "documents" if parsed.get("texts") is None else "texts"
-    documents = parsed.get(name)
+def _documents(members: Json) -> int:
+    name = "documents" if members.get("texts") is None else "texts"
+    documents = members.get(name)
     if not isinstance(documents, list) or not documents:
         raise ClientError("invalid_request", f"{name} must be a list, and not empty", param=name)
     return len(documents)
 
 
-_EMBEDS = BodyShape(pieces=_inputs)
+_EMBEDS = BodyFormat(pieces=_inputs)
 
 ENDPOINTS = (
     Endpoint(
         "chat",
         ("/v1/chat/completions", "/chat/completions"),
-        BodyShape(
+        BodyFormat(
             check=_check_messages,
             prefix=messages_prefix,
             count_names=_COUNTS,
@@ -170,7 +174,7 @@ ENDPOINTS = (
     Endpoint(
         "completions",
         ("/v1/completions", "/completions"),
-        BodyShape(
+        BodyFormat(
             pieces=_prompts,
             prefix=text_prefix,
             count_names=_COUNTS,
@@ -185,8 +189,8 @@ ENDPOINTS = (
     Endpoint(
         "responses",
         ("/v1/responses",),
-        BodyShape(
-            check=_needs("input"),
+        BodyFormat(
+            check=_require("input"),
             prefix=messages_prefix,
             count_names=_COUNTS,
             limit_names=(*_LIMITS[:2], "max_output_tokens", "max_tokens"),
@@ -198,7 +202,7 @@ ENDPOINTS = (
     Endpoint(
         "messages",
         ("/v1/messages",),
-        BodyShape(check=_check_messages, prefix=messages_prefix, limit_names=("max_tokens",), streams=True),
+        BodyFormat(check=_check_messages, prefix=messages_prefix, limit_names=("max_tokens",), streams=True),
         MessagesDialect,
         id_prefix="msg_",
         numbered=False,
@@ -207,14 +211,14 @@ ENDPOINTS = (
     Endpoint(
         "count_tokens",
         ("/v1/messages/count_tokens",),
-        BodyShape(check=_check_messages),
+        BodyFormat(check=_check_messages),
         takes_slot=False,
-        stamp=_leave,
+        stamp=_keep,
     ),
     Endpoint(
         "native",
         ("/completion",),
-        BodyShape(
+        BodyFormat(
             pieces=_prompts,
             prefix=text_prefix,
             count_names=_COUNTS,
@@ -227,34 +231,36 @@ ENDPOINTS = (
     Endpoint(
         "infill",
         ("/infill",),
-        BodyShape(
+        BodyFormat(
             prefix=text_prefix, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
         ),
         NativeDialect,
     ),
     Endpoint("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS, numbered=False),
-    Endpoint("embedding", ("/embedding",), BodyShape(pieces=_native_inputs), numbered=False),
+    Endpoint("embedding", ("/embedding",), BodyFormat(pieces=_native_inputs), numbered=False),
     Endpoint(
         "rerank",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
-        BodyShape(check=_needs("query"), pieces=_documents),
+        BodyFormat(check=_require("query"), pieces=_documents),
         numbered=False,
     ),
-    Endpoint("tokenize", ("/tokenize",), BodyShape(check=_needs("content")), takes_slot=False, stamp=_leave),
     Endpoint(
-        "detokenize", ("/detokenize",), BodyShape(check=_needs("tokens")), takes_slot=False, stamp=_leave
+        "tokenize", ("/tokenize",), BodyFormat(check=_require("content")), takes_slot=False, stamp=_keep
+    ),
+    Endpoint(
+        "detokenize", ("/detokenize",), BodyFormat(check=_require("tokens")), takes_slot=False, stamp=_keep
     ),
     Endpoint(
         "apply_template",
         ("/apply-template",),
-        BodyShape(check=_check_messages),
+        BodyFormat(check=_check_messages),
         takes_slot=False,
-        stamp=_leave,
+        stamp=_keep,
     ),
     Endpoint(
         "transcriptions",
         ("/v1/audio/transcriptions",),
-        BodyShape(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
+        BodyFormat(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
         TranscriptionDialect,
         multipart=True,
         numbered=False,

@@ -1,7 +1,7 @@
-"""The data of one event as JSON: as it stands, or parse_lenient.
+"""Parsing the JSON that backends write, which is not always valid.
 
-Backends write what strict JSON refuses: a token that ends in the middle of a character, half a surrogate
-pair, NaN, raw control bytes. Such data is read as far as it can be understood, with U+FFFD for the rest.
+llama-server cuts tokens in the middle of a UTF-8 character, and backends write half surrogate pairs, NaN and
+raw control bytes. `parse_lenient` reads such data as far as it makes sense and puts U+FFFD for the rest.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ import orjson
 
 from slotgate.gateway.api.chunks import Chunk
 
-__all__ = ["document", "parse_lenient", "parsed"]
+__all__ = ["parse_lenient", "parse_object", "parse_value"]
 
 _surrogates = re.compile(
     r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-"""Group 1 is what stays as it is: an escaped backslash, a whole pair."""
+"""Matches escaped surrogates. Group 1 matches if the text is to stay: an escaped backslash or a whole
+pair."""
 
 
-def document(payload: bytes) -> object:
-    """The JSON value; None if it is none."""
+def parse_value(payload: bytes) -> object:
+    """Return the JSON value, or None if the payload is not JSON."""
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:
         return None
 
 
-def parsed(payload: bytes) -> Chunk | None:
-    """The JSON object; None if it is none."""
-    value = document(payload)
+def parse_object(payload: bytes) -> Chunk | None:
+    """Return the JSON object, or None if the payload is anything else."""
+    value = parse_value(payload)
     return value if isinstance(value, dict) else None
 
 
 def parse_lenient(payload: bytes) -> Chunk | None:
-    """The same, of data that need not be strict JSON."""
+    """Return the JSON object of a payload that need not be strict JSON, or None if it cannot be read."""
     text = _surrogates.sub(lambda found: found[1] or "\\ufffd", payload.decode(errors="replace"))
     try:
         value = json.loads(text, strict=False, parse_int=orjson.loads)

@@ -1,9 +1,10 @@
 """Changing members of a JSON object without touching the rest of its bytes.
 
-A request passes to the backend as the client wrote it: numbers keep their digits, unknown members their form.
-Only the members that the gateway has to set are replaced, and only at the top level. One regular expression
-for strings, brackets and commas finds where they stand: long strings, and objects and arrays without others
-inside, are skipped at the speed of C. It never goes back (`*+`), which would keep a place for every escape.
+A request passes to the backend as the client wrote it: numbers keep their digits, and unknown members keep
+their form. Only the members that the gateway has to set are replaced, and only at the top level. One regular
+expression finds the borders of members. It matches a whole string, or an object or array without another one
+inside, at once, so C code skips them. Its quantifiers are possessive (`*+`): with backtracking, the matcher
+would keep a position in memory for every escape in a string.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _token = re.compile(rb"%b|%b|[{}\[\],]" % (_STRING, _FLAT), re.DOTALL)
 
 
 class Member(NamedTuple):
-    """`document[start:end]` is one `"name": value`."""
+    """A member of the object: `document[start:end]` is `"name": value`."""
 
     name: str
     start: int
@@ -30,7 +31,7 @@ class Member(NamedTuple):
 
 
 def members(document: bytes) -> Iterator[Member]:
-    """The top-level members of a document that is known to be a valid JSON object."""
+    """Yield the top-level members of a document that is known to be a valid JSON object."""
     depth = 1
     name, start = "", -1
     for token in _token.finditer(document, document.index(b"{") + 1):
@@ -50,7 +51,7 @@ def members(document: bytes) -> Iterator[Member]:
 
 
 def splice(document: bytes, changes: Mapping[str, bytes | None]) -> bytes:
-    """The document with members set to the given JSON values, or left out where the value is None."""
+    """Return the document with members set to the given JSON values, or left out where the value is None."""
     if not changes:
         return document
     kept = [document[start:end].rstrip() for name, start, end in members(document) if name not in changes]

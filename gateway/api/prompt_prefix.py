@@ -1,7 +1,7 @@
-"""Hashes of a prompt's beginnings. They tell which backend probably holds the prompt in its KV cache.
+"""Hashes of the beginnings of a prompt, by which a backend is found that probably holds them in its KV cache.
 
-Each beginning (after the first message, after the second, ...) has a hash that covers everything up to there.
-The next turn of a conversation repeats the last one and adds to it, so its shorter beginnings are known.
+The beginning after each message has a hash that covers everything up to there. The next turn of a
+conversation repeats all earlier messages, so the hashes of its shorter beginnings are the same as before.
 """
 
 from __future__ import annotations
@@ -16,32 +16,36 @@ import orjson
 
 __all__ = ["PromptPrefix", "messages_prefix", "text_prefix"]
 
-_BEGINNINGS = 64
-"""Of one prompt, the longest ones."""
+_MAX_BEGINNINGS = 64
+"""Only the longest beginnings of a prompt are kept."""
 _BLOCK_CHARACTERS = 2048
-_LOOKED_AT_PARTS = 1024
-"""Of one prompt: a body has room for a million messages, and each of them holds up the loop."""
-_LOOKED_AT_BYTES = 64 * 1024
-"""Of one part of a prompt: a picture is told from another by its beginning and its length."""
+_MAX_PARTS = 1024
+"""Later parts of a prompt are not hashed. A body has room for a million messages, and each takes time."""
+_MAX_PART_BYTES = 64 * 1024
+"""Only this much of each part is hashed. Two pictures differ in their first bytes or in their length."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefix:
     beginnings: tuple[tuple[bytes, int], ...] = ()
-    """(hash, bytes up to there), the shortest first."""
+    """(hash, bytes up to there) of each beginning, the shortest first."""
     session: bytes = b""
+    """The session key; empty: the client named no session."""
 
 
 def messages_prefix(parsed: Mapping[str, Any], session: bytes = b"") -> PromptPrefix:
-    """Of a request with a list of messages. What is rendered before them belongs to the first."""
+    """Hash a body with a list of messages.
+
+    Chat templates render tools and instructions before the first message, so they count as the beginning.
+    """
     head = [parsed.get(name) for name in ("tools", "system", "instructions")]
     listed = parsed.get("messages", parsed.get("input"))
     parts = listed if isinstance(listed, list) else [listed]
-    return _prefix_of(_dumped(head), map(_dumped, parts), session)
+    return _prefix_of(_encode(head), map(_encode, parts), session)
 
 
 def text_prefix(parsed: Mapping[str, Any], session: bytes = b"") -> PromptPrefix:
-    """Of a request with one text."""
+    """Hash a body with one text, in blocks of equal length."""
     text = parsed.get("prompt", parsed.get("input_prefix"))
     if not isinstance(text, str):
         return PromptPrefix(session=session)
@@ -51,7 +55,7 @@ def text_prefix(parsed: Mapping[str, Any], session: bytes = b"") -> PromptPrefix
 
 
 def _prefix_of(head: bytes, parts: Iterable[bytes], session: bytes) -> PromptPrefix:
-    return PromptPrefix(tuple(_beginnings(head, islice(parts, _LOOKED_AT_PARTS)))[-_BEGINNINGS:], session)
+    return PromptPrefix(tuple(_beginnings(head, islice(parts, _MAX_PARTS)))[-_MAX_BEGINNINGS:], session)
 
 
 def _beginnings(head: bytes, parts: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
@@ -59,11 +63,11 @@ def _beginnings(head: bytes, parts: Iterable[bytes]) -> Iterator[tuple[bytes, in
     size = 0
     for part in (head, *parts):
         size += len(part)
-        running.update(b"%d:" % len(part) + part[:_LOOKED_AT_BYTES])
+        running.update(b"%d:" % len(part) + part[:_MAX_PART_BYTES])
         yield running.digest(), size
 
 
-def _dumped(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:

@@ -1,4 +1,4 @@
-"""What a request to an endpoint asked for: its body, read and understood once, whatever its form."""
+"""Reading the body of a request, as JSON or as a form, into parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from slotgate.gateway.api.endpoints import Endpoint
-from slotgate.gateway.api.request import BodyParser, GenerationRequest, Upgrade
+from slotgate.gateway.api.json_bodies import JsonBodyCodec
+from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity, headers_of
 from slotgate.gateway.http.multipart import Form, boundary_of
 from slotgate.gateway.http.request_body import Body, read_body, read_pieces
@@ -21,42 +22,45 @@ _JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    request: GenerationRequest
+    parameters: RequestParameters
     members: dict[str, Any]
-    """Of the JSON object, or the text fields of the form."""
+    """The members of the JSON object, or the text fields of the form."""
     content: bytes | Form
+    """The body as it came, or the form that holds its parts."""
     size: int
+    """Bytes of the body."""
     content_type: bytes = _JSON
 
 
 class RequestReader:
-    """For all endpoints together: big bodies are parsed one at a time."""
+    """One reader serves all endpoints, so that their big bodies are parsed one at a time."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._bodies = BodyParser()
+        self._bodies = JsonBodyCodec()
 
     async def read(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> ParsedRequest:
-        """Raises `ClientError` for what is too big, too slow, no JSON, or not what the endpoint takes."""
-        most, within_s = self._settings.max_body_bytes, self._settings.body_timeout_s
+        """Read and check the body. Raises `ClientError` if it is too big, too slow, malformed or wrong."""
+        max_bytes, timeout_s = self._settings.max_body_bytes, self._settings.body_timeout_s
         if not endpoint.multipart:
-            body = await read_body(scope, receive, max_bytes=most, timeout_s=within_s)
+            body = await read_body(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)
             members = await self._bodies.parse(body)
-            return ParsedRequest(GenerationRequest.of(members, endpoint.body), members, body, len(body))
+            parameters = RequestParameters.from_members(members, endpoint.body_format)
+            return ParsedRequest(parameters, members, body, len(body))
         content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
-        async for piece in read_pieces(scope, receive, max_bytes=most, timeout_s=within_s):
+        async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s):
             form.feed(piece)
         form.finish()
         members = form.members()
-        request = GenerationRequest.of(members, endpoint.body)
-        return ParsedRequest(request, members, form, form.size, content_type)
+        parameters = RequestParameters.from_members(members, endpoint.body_format)
+        return ParsedRequest(parameters, members, form, form.size, content_type)
 
-    async def changed(
-        self, asked: ParsedRequest, tenant: TenantIdentity, upstream_model: str | None, upgrade: Upgrade
+    async def body_for_backend(
+        self, parsed: ParsedRequest, tenant: TenantIdentity, upstream_model: str | None, added: AddedOptions
     ) -> Body:
-        """The body for the backend: as it came, but for the members that the gateway sets."""
-        changes = asked.request.changes(asked.members, tenant, upstream_model, upgrade)
-        if isinstance(asked.content, Form):
-            return asked.content.changed(changes)
-        return (await self._bodies.splice(asked.content, changes),)
+        """Return the body for the backend: as it came, except for the members that the gateway sets."""
+        changes = parsed.parameters.changes(parsed.members, tenant, upstream_model, added)
+        if isinstance(parsed.content, Form):
+            return parsed.content.changed(changes)
+        return (await self._bodies.splice(parsed.content, changes),)

@@ -1,9 +1,9 @@
-"""What a request cost, read off the answer as it passes, in whatever protocol it is.
+"""The token counts of a request, read from its answer as it passes, in any of the protocols.
 
-llama-server states the counts in `usage` (which Responses and messages have inside an object of theirs), or
-else in the `timings` of its finish chunk. A stream that ended before either came is counted by the deltas
-that passed, and marked as partial. Of several choices or prompts llama-server states the counts of one:
-there the deltas of all say more.
+llama-server states the counts in `usage`, which the Responses and Messages protocols put inside another
+object, or else in the `timings` of its finish chunk. If a stream ends before either has come, the deltas that
+passed are counted, and the usage is partial. For several choices or prompts llama-server states the counts of
+one of them only; then the deltas of all are counted, if they are more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
 _COUNTS = (*_PROMPT, *_COMPLETION)
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_AROUND = ("response", "message")
-"""Members in which a usage may stand instead of at the top."""
-_MOST_TOKENS = 1 << 53
-"""A greater count is none: sums of such could not be written as JSON."""
+_CONTAINERS = ("response", "message")
+"""Members that may hold `usage` instead of the top level."""
+_MAX_TOKENS = 1 << 53
+"""A greater count is ignored: the sum of two could be too big a number for JSON."""
 
 
 class TokenUsage:
@@ -27,8 +27,11 @@ class TokenUsage:
 
     def __init__(self, parts: int = 1) -> None:
         self.parts = parts
+        """The number of parts in the answer: choices times prompts."""
         self.deltas = 0
+        """Chunks with output that have passed."""
         self.exact = False
+        """True once the backend has stated the final counts."""
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
@@ -39,16 +42,16 @@ class TokenUsage:
 
     @property
     def completed(self) -> int:
-        """Completion tokens: the stated count, else the deltas seen."""
+        """The completion tokens: the stated count, else the deltas that passed."""
         if self.exact and self.parts == 1:
             return self.completion_tokens
         return max(self.completion_tokens, self.deltas)
 
     def read(self, answer: dict[str, Any]) -> None:
-        """Take the counts from a chunk or a whole answer, if it states any."""
+        """Take the counts from a chunk or a response body, if it states any."""
         usage = answer.get("usage")
         if usage is None:
-            for name in _AROUND:
+            for name in _CONTAINERS:
                 inner = answer.get(name)
                 if isinstance(inner, dict):
                     usage = inner.get("usage")
@@ -60,21 +63,22 @@ class TokenUsage:
             self._timings(timings)
 
     def read_whole(self, answer: dict[str, Any] | list[Any]) -> None:
-        """The same for an answer that is no stream; a list of answers counts as their sum."""
+        """Take the final counts from a response body. The counts of a list are the sums of its items."""
         if isinstance(answer, dict):
             self.read(answer)
             self.settle()
             return
         for part in answer:
             if isinstance(part, dict):
-                one = TokenUsage()
-                one.read(part)
-                self.prompt_tokens += one.prompt_tokens
-                self.cached_tokens += one.cached_tokens
-                self.completion_tokens += one.completion_tokens
+                usage = TokenUsage()
+                usage.read(part)
+                self.prompt_tokens += usage.prompt_tokens
+                self.cached_tokens += usage.cached_tokens
+                self.completion_tokens += usage.completion_tokens
         self.settle()
 
     def running_usage(self) -> dict[str, int]:
+        """Return the usage so far, as OpenAI's protocols write it."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completed,
@@ -82,7 +86,10 @@ class TokenUsage:
         }
 
     def _usage(self, usage: dict[str, Any]) -> None:
-        """A later usage completes an earlier one: messages state the prompt first, the output last."""
+        """Take the counts of a usage object.
+
+        It completes an earlier one: the Messages protocol states the prompt at first, the output at last.
+        """
         cached = _count(usage, "cache_read_input_tokens")
         for name in _DETAILS:
             details = usage.get(name)
@@ -90,7 +97,7 @@ class TokenUsage:
                 cached = _count(details, "cached_tokens")
         prompt = next((_count(usage, name) for name in _PROMPT if name in usage), None)
         if prompt is not None:
-            # Anthropic's count leaves out what was cached.
+            # Anthropic's `input_tokens` does not include the cached tokens.
             self.prompt_tokens = prompt + _count(usage, "cache_read_input_tokens")
             self.cached_tokens = cached
         completion = next((_count(usage, name) for name in _COMPLETION if name in usage), None)
@@ -104,10 +111,10 @@ class TokenUsage:
         self.completion_tokens = _count(timings, "predicted_n")
 
     def settle(self) -> None:
-        """The answer ended as a success: what `timings` said is final."""
+        """The answer ended as a success, so the counts in `timings` are final."""
         self.exact = self.exact or self.completion_tokens > 0
 
 
 def _count(counts: dict[str, Any], name: str) -> int:
     value = counts.get(name)
-    return value if isinstance(value, int) and 0 < value <= _MOST_TOKENS else 0
+    return value if isinstance(value, int) and 0 < value <= _MAX_TOKENS else 0

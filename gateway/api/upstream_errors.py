@@ -1,4 +1,4 @@
-"""What a backend's answer that is no success means to the client."""
+"""Translating a backend's failures into errors for the client."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from slotgate.gateway.http.errors import CapacityError, GatewayError, UpstreamAn
 __all__ = ["LOADING", "error_of_answer", "error_of_event"]
 
 Scrub = Callable[[bytes], bytes]
-"""Takes what must not be seen out of a JSON text."""
+"""Removes from a JSON text what clients must not see, such as paths of the backend's machine."""
 
-PASSED = frozenset({400, 404, 413, 422, 500, 501})
-"""Statuses that the client can make something of; they pass with their body."""
+_PASSED = frozenset({400, 404, 413, 422, 500, 501})
+"""Statuses that pass to the client with their body, because they are about its request."""
 LOADING = "unavailable_error"
-"""The type that llama-server gives the 503 which it answers while a model loads."""
+"""The error type of the 503 that llama-server answers while its model loads."""
 
 
 def error_of_answer(status: int, body: bytes, scrub: Scrub = bytes) -> GatewayError:
-    """The error for a whole answer of the backend with this status."""
+    """Return the error for a backend's response with this status."""
     error = _cleaned(_error_object(body), scrub)
-    if status in PASSED:
+    if status in _PASSED:
         return UpstreamAnswer(status, error)
     unclear = UpstreamError("upstream_broken", f"the backend answered with status {status}")
     return _ours(status, error) or unclear
 
 
 def error_of_event(error: dict[str, Any], scrub: Scrub = bytes) -> GatewayError:
-    """The error for an error inside a stream: its own code is the status, where it is one that passes."""
+    """Return the error for an error event inside a stream. Its `code` counts as the status."""
     error = _cleaned(error, scrub)
     code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return _ours(status, error) or UpstreamAnswer(status if status in PASSED else 502, error)
+    return _ours(status, error) or UpstreamAnswer(status if status in _PASSED else 502, error)
 
 
 def _ours(status: int, error: dict[str, Any]) -> GatewayError | None:
-    """What is between the gateway and its backend, and no business of the client's."""
+    """Return an error of the gateway's own for a status that is not about the client's request, else None."""
     if status in (401, 403):
         return UpstreamError("upstream_auth", "the backend refused the gateway's own key")
     if status in (429, 503):
@@ -52,7 +52,7 @@ def _ours(status: int, error: dict[str, Any]) -> GatewayError | None:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """The error of a body, in whatever shape it came."""
+    """Return the error object of a body, which may be JSON in any form, or text."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -62,9 +62,9 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 
 def _cleaned(error: dict[str, Any], scrub: Scrub) -> dict[str, Any]:
-    """Without paths of the backend's machine, and fit to be written."""
+    """Return the error without what clients must not see; empty if it is nested too deeply to be written."""
     try:
         cleaned: dict[str, Any] = orjson.loads(scrub(orjson.dumps(error)))
-    except orjson.JSONEncodeError:  # nested more deeply than orjson writes
+    except orjson.JSONEncodeError:
         return {}
     return cleaned

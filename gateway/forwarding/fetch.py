@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from slotgate.gateway.api.chunks import Identity, dumped
-from slotgate.gateway.api.json_repair import document, parse_lenient
+from slotgate.gateway.api.chunks import Identity, encode
+from slotgate.gateway.api.json_repair import parse_lenient, parse_value
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.api.upstream_errors import error_of_answer
 from slotgate.gateway.backends.backend import Backend
@@ -48,7 +48,7 @@ class Reply:
             raise error_of_answer(self.status, self.body, scrub)
         if may_be_text and self.content_type.lower().startswith(b"text/plain"):
             return self
-        said = document(self.body)
+        said = parse_value(self.body)
         if said is None:
             said = parse_lenient(self.body)
         if not isinstance(said, dict | list):
@@ -56,7 +56,7 @@ class Reply:
         if token_usage is not None:
             token_usage.read_whole(said)
         stamp(said, identity)
-        return replace(self, content_type=_JSON, body=dumped(said))
+        return replace(self, content_type=_JSON, body=encode(said))
 
 
 async def fetch(

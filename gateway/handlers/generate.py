@@ -20,7 +20,7 @@ from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
-from slotgate.gateway.api.request import GenerationRequest, Upgrade
+from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.api.request_options import RequestOptions
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
 from slotgate.gateway.backends.backend import Backend
@@ -54,7 +54,7 @@ class Generate:
         parsed = await self._reader.read(self._endpoint, scope, receive)
         prepared = await self._prepare(scope, context, parsed)
         limiter, cost = self._runtime.limiter, prepared.demand.cost
-        prompt_tokens = parsed.request.prompt_cost(parsed.size)
+        prompt_tokens = parsed.parameters.prompt_cost(parsed.size)
         with within_limits(limiter, context, cost, prompt_tokens=prompt_tokens):
             if context.stream:
                 await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
@@ -63,23 +63,23 @@ class Generate:
 
     async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
         """Check the request against its model, and work out what to send and which slot to ask for."""
-        request, tenant = parsed.request, context.tenant
+        request, tenant = parsed.parameters, context.tenant
         options = RequestOptions.from_headers(headers_of(scope))
         model = self._fleet.catalogue.resolve(request.model, tenant)
         context.model, context.stream = model.name, request.stream
         check_served(model.backends)
         _check_n(request, model.backends)
         prefix = self._prefix(parsed, model, options, tenant)
-        upgrade = _upgrade(model.backends, request)
+        added = _added_options(model.backends, request)
         demand = self._demand(parsed, model, options, tenant, prefix)
         return PreparedRequest(
             context=context,
             endpoint=self._endpoint,
-            body=await self._reader.changed(parsed, tenant, model.upstream_name, upgrade),
+            body=await self._reader.body_for_backend(parsed, tenant, model.upstream_name, added),
             headers=upstream_headers(scope, context, stream=request.stream, content_type=parsed.content_type),
             identity=self._identity(request.model or model.name),
             demand=demand,
-            options=self._frame_options(request, options, upgrade),
+            options=self._frame_options(request, options, added),
             prefix=prefix,
             sizes=self._runtime.prompt_sizes,
             limit_name=request.limit_name,
@@ -98,7 +98,7 @@ class Generate:
         if tenant.isolated or not choice:
             return PromptPrefix()
         session = options.session_key(tenant.name, parsed.members)
-        return self._endpoint.body.prefix(parsed.members, session)
+        return self._endpoint.body_format.prefix(parsed.members, session)
 
     def _demand(
         self,
@@ -114,8 +114,8 @@ class Generate:
         return Demand(
             tenant=tenant.name,
             model=model.name,
-            width=parsed.request.width(widest(model.backends)),
-            cost=parsed.request.cost(parsed.size, tenant),
+            width=parsed.parameters.width(widest(model.backends)),
+            cost=parsed.parameters.cost(parsed.size, tenant),
             priority=Priority.BATCH if options.batch or tenant.batch_only else Priority.INTERACTIVE,
             body_bytes=parsed.size,
             warmth=affinity.warmth(prefix),
@@ -134,7 +134,7 @@ class Generate:
         """
         if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
             return 0, False
-        answer = parsed.request.answer_tokens(tenant)
+        answer = parsed.parameters.answer_tokens(tenant)
         return self._runtime.prompt_sizes.estimate(model.name, parsed.size) + (answer or 0), answer is None
 
     def _identity(self, model: str) -> Identity:
@@ -144,18 +144,18 @@ class Generate:
         )
 
     def _frame_options(
-        self, request: GenerationRequest, options: RequestOptions, upgrade: Upgrade
+        self, request: RequestParameters, options: RequestOptions, added: AddedOptions
     ) -> FrameOptions:
         return FrameOptions(
             keepalive=options.keepalive or self._settings.streaming.keepalive,
             running_usage=request.running_usage,
-            strip_timings=upgrade.timings,
-            withhold_usage=upgrade.usage,
+            strip_timings=added.timings,
+            withhold_usage=added.usage,
             parts=request.parts,
         )
 
 
-def _check_n(request: GenerationRequest, backends: list[Backend]) -> None:
+def _check_n(request: RequestParameters, backends: list[Backend]) -> None:
     """Raise `ClientError` if the request wants more choices than any backend has slots.
 
     llama-server generates the choices of one request side by side, each in a slot of its own.
@@ -165,11 +165,11 @@ def _check_n(request: GenerationRequest, backends: list[Backend]) -> None:
         raise ClientError("invalid_request", f"n may be at most {slots} here", param="n")
 
 
-def _upgrade(backends: list[Backend], request: GenerationRequest) -> Upgrade:
+def _added_options(backends: list[Backend], request: RequestParameters) -> AddedOptions:
     """Return the options that the gateway needs in the answer and the client did not ask for."""
     states_usage = all(backend.states_usage for backend in backends)
-    on_demand = request.stream and request.shape.usage_on_demand
-    return Upgrade(
+    on_demand = request.stream and request.format.usage_on_demand
+    return AddedOptions(
         usage=on_demand and not request.include_usage and not states_usage,
         timings=request.stream and request.running_usage and not request.timings_per_token,
     )

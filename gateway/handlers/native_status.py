@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.gateway.api.chunks import dumped
+from slotgate.gateway.api.chunks import encode
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.models import Model, ModelCatalogue
 from slotgate.gateway.http.context import context_of
@@ -45,7 +45,7 @@ class Props(_OfModel):
             raise CapacityError(503, "no_backend", "no backend has described this model yet")
         ours = {name: model.name for name in _OURS if name in backend.props}
         total = sum(backend.pool.total for backend in model.backends)
-        known = dumped({**backend.props, **ours, "total_slots": total})
+        known = encode({**backend.props, **ours, "total_slots": total})
         scrub = backend.scrubber(model.name)
         await send_whole(send, 200, [(b"content-type", b"application/json")], scrub(known))
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.endpoints import Endpoint
-from slotgate.gateway.api.request import Upgrade
+from slotgate.gateway.api.request import AddedOptions
 from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
@@ -37,8 +37,8 @@ class WithoutSlot:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
-        asked = await self._reader.read(self._endpoint, scope, receive)
-        model = self._fleet.catalogue.resolve(asked.request.model, context.tenant)
+        parsed = await self._reader.read(self._endpoint, scope, receive)
+        model = self._fleet.catalogue.resolve(parsed.parameters.model, context.tenant)
         context.model = model.name
         check_served(model.backends)
         backend = _least_busy(model.backends)
@@ -46,7 +46,9 @@ class WithoutSlot:
             self._fleet.request_load(model.name)
             raise CapacityError(503, "no_backend", "no backend serves this model now", retry_after_s=2.0)
         context.backend = backend.name
-        body = await self._reader.changed(asked, context.tenant, model.upstream_name, Upgrade())
+        body = await self._reader.body_for_backend(
+            parsed, context.tenant, model.upstream_name, AddedOptions()
+        )
         request = backend.request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
         context.asked_at = asyncio.get_running_loop().time()
         reply: Reply | None = None
@@ -54,7 +56,7 @@ class WithoutSlot:
             reply = await fetch(backend, request, self._settings.timeouts)
         if reply is None:
             raise ClientGone
-        identity = Identity("", int(time.time()), asked.request.model or model.name)
+        identity = Identity("", int(time.time()), parsed.parameters.model or model.name)
         reply = reply.rewritten(identity, self._endpoint.stamp, backend.scrubber(identity.model))
         await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
 

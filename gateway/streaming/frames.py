@@ -18,7 +18,7 @@ from typing import Any
 
 from slotgate.gateway.api.chunks import Chunk
 from slotgate.gateway.api.dialects import Dialect
-from slotgate.gateway.api.json_repair import parse_lenient, parsed
+from slotgate.gateway.api.json_repair import parse_lenient, parse_object
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.http.sse import EventParser, SseEvent, SseKind
@@ -89,7 +89,7 @@ class Frames:
         if self._lesson is not None:
             payload, name = self._lesson
             self._lesson = None
-            chunk = parsed(payload)
+            chunk = parse_object(payload)
             template = Template.learn(payload, chunk, self._dialect, name) if chunk is not None else None
             if template is not None:
                 self._known = (template, *(known for known in self._known if known.kind != template.kind))
@@ -99,7 +99,7 @@ class Frames:
         """The body has ended. What stands without its blank line is read if it is whole."""
         self._read([event for event in self._parser.finish() if self._is_whole(event)])
         if self.error is None:
-            self._put(self._dialect.rest())
+            self._put(self._dialect.flush())
 
     def keepalive(self) -> bytes:
         """What to send into a silence now; empty if nothing."""
@@ -172,7 +172,7 @@ class Frames:
                     self._known = (template, *(other for other in self._known if other is not template))
                 self._delta(template, text)
                 return
-        chunk = parsed(payload)
+        chunk = parse_object(payload)
         if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
             self.unparsed += 1
             chunk = parse_lenient(payload)
@@ -195,7 +195,7 @@ class Frames:
             self._count()
             if self.first_output_at is None:
                 self.first_output_at = self._clock()
-        if dialect.learns() and dialect.plain(chunk) is not None:
+        if dialect.uses_templates() and dialect.plain(chunk) is not None:
             self._lesson = payload, name
         if dialect.ends(chunk):
             self.sentinel = True
@@ -219,4 +219,4 @@ class Frames:
         """Whether an event without its blank line was not cut off on the way."""
         if event.kind in (SseKind.COMMENT, SseKind.RAW):
             return True
-        return event.data == self._dialect.done or parsed(event.data) is not None
+        return event.data == self._dialect.done or parse_object(event.data) is not None

@@ -30,7 +30,7 @@ WAYS = [
     (Way(endpoint, endpoint.paths[0]), stream)
     for endpoint in ENDPOINTS
     if endpoint.takes_slot
-    for stream in sorted({False, endpoint.body.streams})
+    for stream in sorted({False, endpoint.body_format.streams})
 ]
 
 

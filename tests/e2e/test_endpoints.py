@@ -13,7 +13,7 @@ import pytest
 
 from slotgate.gateway.api.dialects import NativeDialect
 from slotgate.gateway.api.endpoints import ENDPOINTS
-from slotgate.gateway.api.request import GenerationRequest, Upgrade
+from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.app.application import build_app
 from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.auth.keys import hash_key
@@ -106,7 +106,7 @@ def error_of(way: Way, got: Answer) -> dict[str, Any]:
 
 def test_every_endpoints_has_a_sample_and_every_sample_a_endpoint() -> None:
     assert SAMPLES.keys() == {endpoint.name for endpoint in ENDPOINTS}
-    assert [endpoint.name for endpoint in ENDPOINTS if endpoint.body.streams] == [
+    assert [endpoint.name for endpoint in ENDPOINTS if endpoint.body_format.streams] == [
         name for name, sample in SAMPLES.items() if sample.events
     ]
 
@@ -566,7 +566,7 @@ async def test_a_stream_of_which_a_part_did_not_end_is_an_error(way: Way) -> Non
     assert not says_success(frames[-1].data)
 
 
-COUNTED = [way for way in SLOTTED if way.endpoint.body.count_names]
+COUNTED = [way for way in SLOTTED if way.endpoint.body_format.count_names]
 
 
 @pytest.mark.parametrize("name", ["n", "n_cmpl"])
@@ -579,7 +579,7 @@ async def test_more_choices_than_slots_are_400(way: Way, name: str) -> None:
     assert (got.status, got.error["param"]) == (400, "n")
 
 
-LIMITED = [way for way in SLOTTED if way.endpoint.body.limit_names]
+LIMITED = [way for way in SLOTTED if way.endpoint.body_format.limit_names]
 OWN_LIMIT = {
     "chat": "max_tokens",
     "completions": "max_tokens",
@@ -608,7 +608,7 @@ async def sent(way: Way, sections: dict[str, Any], **members: object) -> dict[st
 async def test_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(way: Way) -> None:
     own = OWN_LIMIT[way.endpoint.name]
     limits = tenant_with(max_tokens_default=20, max_tokens_limit=50)
-    others = dict.fromkeys(way.endpoint.body.limit_names)
+    others = dict.fromkeys(way.endpoint.body_format.limit_names)
     asked: list[tuple[dict[str, int], str, int]] = [
         ({}, own, 20),
         ({own: 30}, own, 30),
@@ -627,10 +627,10 @@ def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(
     way: Way, asked: dict[str, Any]
 ) -> None:
     body = way.sample.body | asked
-    request = GenerationRequest.of(body, way.endpoint.body)
+    request = RequestParameters.from_members(body, way.endpoint.body_format)
     isolated = TenantIdentity("t", isolate_cache=True)
-    assert request.changes(body, isolated, None, Upgrade())["cache_prompt"] == b"false"
-    assert "cache_prompt" not in request.changes(body, TenantIdentity("t"), None, Upgrade())
+    assert request.changes(body, isolated, None, AddedOptions())["cache_prompt"] == b"false"
+    assert "cache_prompt" not in request.changes(body, TenantIdentity("t"), None, AddedOptions())
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)

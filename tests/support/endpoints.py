@@ -226,7 +226,7 @@ class Way:
 
 WAYS = [Way(endpoint, path) for endpoint in ENDPOINTS for path in endpoint.paths]
 SLOTTED = [way for way in WAYS if way.endpoint.takes_slot]
-STREAMING = [way for way in SLOTTED if way.endpoint.body.streams]
+STREAMING = [way for way in SLOTTED if way.endpoint.body_format.streams]
 SLOTLESS = [way for way in WAYS if not way.endpoint.takes_slot]
 
 
@@ -234,7 +234,7 @@ def speaking(*modes: bool) -> Iterator[tuple[Way, bool]]:
     """Every way that takes a slot, as a stream where it can, and not."""
     for way in SLOTTED:
         for stream in modes or (True, False):
-            if way.endpoint.body.streams or not stream:
+            if way.endpoint.body_format.streams or not stream:
                 yield way, stream
 
 

@@ -1,4 +1,4 @@
-"""The protocols in which a stream may speak to its client: one small description each."""
+"""The streaming protocols that clients speak: one class for each."""
 
 from slotgate.gateway.api.dialects.dialect import DONE, Dialect, FrameOptions, KeepAlive
 from slotgate.gateway.api.dialects.messages import MessagesDialect

@@ -1,8 +1,8 @@
-"""What the mechanism of a stream (`slotgate.gateway.streaming.frames`) has to know of a protocol.
+"""The interface of a streaming protocol to `slotgate.gateway.streaming.frames`.
 
-A dialect answers few questions about one parsed chunk: does it end its part, is it an error, does it carry
-output, is it plain text and nothing else; and it says what leaves in its place. One object serves one stream
-and may remember what passed. Nothing here awaits or sends.
+A dialect answers questions about one parsed chunk: does it end its part, is it an error, does it carry
+output, is it plain text and nothing else. It also returns the chunks that leave in its place. One object
+serves one stream and may remember earlier chunks. Nothing here awaits or sends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from slotgate.gateway.api.chunks import Chunk, Identity, dumped, frame
+from slotgate.gateway.api.chunks import Chunk, Identity, data_frame, encode
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 
@@ -27,6 +27,8 @@ KeepAlive = Literal["comment", "chunk", "off"]
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
+    """How one stream is written."""
+
     keepalive: KeepAlive = "comment"
     running_usage: bool = False
     """Every chunk after the role chunk states the usage so far (`continuous_usage_stats`)."""
@@ -35,91 +37,95 @@ class FrameOptions:
     withhold_usage: bool = False
     """The gateway asked for the usage chunk; the client did not."""
     parts: int = 1
-    """How many streams the answer holds, told apart by their index: choices times prompts."""
+    """The number of parts in the answer, told apart by their index: choices times prompts."""
 
 
 class Dialect:
-    """The common part: chunks in `data` lines of events without a name, unchanged but for the model."""
+    """The base of all dialects: events without a name, in which only the model is replaced."""
 
     done: ClassVar[bytes] = b""
-    """The data of the event that says success, where that is no chunk."""
+    """The data of the event that ends a stream, if the protocol has one that is not a chunk."""
     heartbeat: ClassVar[bytes] = KEEPALIVE_COMMENT
-    """What breaks a silence in comment form."""
+    """The bytes of a keep-alive in comment form."""
 
     def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
         self.options = options
         self._identity = identity
         self._token_usage = token_usage
-        self._left = options.parts
+        self._open_parts = options.parts
         """Parts of the answer that have not ended."""
 
-    # -- what a chunk is
+    # -- questions about an upstream chunk
 
     def error_in(self, chunk: Chunk) -> dict[str, Any] | None:
-        """The error object, if the chunk is the failure of the stream."""
+        """Return the error object if the chunk says that the stream failed, else None."""
         error = chunk.get("error")
         if not error:
             return None
         return error if isinstance(error, dict) else {"message": str(error)}
 
     def ends_part(self, _: Chunk) -> bool:
-        """Whether the chunk is the last of a success, of each part of the answer."""
+        """Return True if the chunk is the last one of a part of the answer."""
         return False
 
     def ends(self, chunk: Chunk) -> bool:
-        """Whether the chunk ends the stream. It waits for the end of the upstream's message. Asked once."""
+        """Return True if the chunk ends the last open part. To be called once for each chunk."""
         if self.ends_part(chunk):
-            self._left -= 1
-        return self._left <= 0
+            self._open_parts -= 1
+        return self._open_parts <= 0
 
     def has_output(self, _: Chunk) -> bool:
-        """Whether the chunk carries something that the model made."""
+        """Return True if the chunk carries output of the model."""
         return False
 
     def plain(self, _: Chunk) -> tuple[str, str] | None:
-        """(kind, text) if text is all that tells this chunk from the next of its kind."""
+        """Return (kind, text) if the chunk differs from others of its kind by its text alone, else None."""
         return None
 
-    # -- what leaves for it
+    # -- the chunks that leave
 
     def rewritten(self, chunk: Chunk) -> list[Chunk]:
-        """The chunk under the gateway's identity. Remembers nothing: a template is learnt from it."""
+        """Return the chunk under the gateway's identity.
+
+        Remembers nothing, because templates are made by calling this with invented text.
+        """
         if "model" in chunk:
             chunk["model"] = self._identity.model
         return [chunk]
 
     def take(self, chunk: Chunk) -> list[Chunk]:
-        """What leaves for the next chunk; may be nothing."""
+        """Return the chunks that leave for the next upstream chunk; there may be none."""
         return self.rewritten(chunk)
 
-    def rest(self) -> list[Chunk]:
-        """What was held back, at the end of the body."""
+    def flush(self) -> list[Chunk]:
+        """Return the chunks held back until now. To be called at the end of the upstream's body."""
         return []
 
-    def learns(self) -> bool:
-        """Whether the short way writes what `take` does."""
+    def uses_templates(self) -> bool:
+        """Return True if plain chunks may be written from a template, with the same bytes as by `take`."""
         return True
 
     def frame(self, chunk: Chunk) -> bytes:
-        return frame(chunk)
+        """Return the bytes of one event."""
+        return data_frame(chunk)
 
-    # -- what the gateway says itself
+    # -- frames of the gateway's own
 
     def keepalive_chunk(self, *, begun: bool) -> bytes:
-        """What breaks a silence in chunk form; `begun` once output has passed."""
+        """Return the bytes of a keep-alive in chunk form. `begun` is True once output has passed."""
         del begun
         return self.heartbeat
 
     def failure(self, error: GatewayError) -> bytes:
-        """The last frame of a stream that failed."""
+        """Return the last frame of a stream that failed."""
         return b"data: " + error.body() + b"\n\n"
 
 
 def named_frame(chunk: Chunk) -> bytes:
-    """An event whose name is the chunk's type, as Responses and Anthropic's messages have it.
+    """Return an event named by the chunk's type, as in OpenAI's Responses and Anthropic's Messages.
 
-    A type that is no word is none: a line's end in it would end the line.
+    A type with other characters than those of a name is not used: a line break in it would end the line.
     """
     kind = chunk.get("type")
     name = kind if isinstance(kind, str) and _is_word(kind) else "message"
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), dumped(chunk))
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(chunk))

@@ -17,7 +17,7 @@ from slotgate.gateway.http.errors import GatewayError
 __all__ = ["MessagesDialect"]
 
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-"""Where each type of delta holds its text."""
+"""Delta type -> the member that holds its text."""
 
 
 class MessagesDialect(Dialect):

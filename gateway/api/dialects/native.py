@@ -1,6 +1,6 @@
-"""llama.cpp's own `/completion` and `/infill`: chunks with `content`, the last of each part says `stop`.
+"""llama.cpp's own `/completion` and `/infill`: chunks with `content`. The last chunk of each part has `stop`.
 
-Every chunk states other counts, so none of them can take the short way.
+Every chunk states counts that change, so no chunk can be written from a template.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ __all__ = ["NativeDialect"]
 
 class NativeDialect(Dialect):
     def ends_part(self, chunk: Chunk) -> bool:
-        """`response_fields` in a request choose the members of the last chunk, and of no other."""
+        """Return True if `stop` is true or missing.
+
+        A client can leave it out with `response_fields`, which applies to the last chunk of a part only.
+        """
         return chunk.get("stop", True) is True
 
     def has_output(self, chunk: Chunk) -> bool:

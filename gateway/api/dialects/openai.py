@@ -1,10 +1,18 @@
-"""Chat and text completions: chunks with `choices`, ended by `[DONE]`."""
+"""OpenAI's chat and text completions: chunks with `choices`, ended by `[DONE]`."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from slotgate.gateway.api.chunks import KEPT_APART, Chunk, Identity, frame, has_output, plain_delta, rewrite
+from slotgate.gateway.api.chunks import (
+    KEPT_APART,
+    Chunk,
+    Identity,
+    data_frame,
+    has_output,
+    plain_delta,
+    stamp_and_split,
+)
 from slotgate.gateway.api.dialects.dialect import Dialect, FrameOptions
 from slotgate.gateway.api.token_usage import TokenUsage
 
@@ -25,21 +33,22 @@ class ChoicesDialect(Dialect):
         options = self.options
         chunks = self._withheld(chunk) if options.withhold_usage else [chunk]
         parts: list[Chunk] = []
-        for one in chunks:
-            if options.strip_timings and one.get("choices") and not _finishes(one):
-                one.pop("timings", None)
-            self._timings = one.get("timings")
-            parts += self._stated(one)
+        for released in chunks:
+            if options.strip_timings and released.get("choices") and not _finishes(released):
+                released.pop("timings", None)
+            self._timings = released.get("timings")
+            parts += self._with_running_usage(released)
         return parts
 
-    def rest(self) -> list[Chunk]:
+    def flush(self) -> list[Chunk]:
         held, self._held_finish = self._held_finish, None
-        return self._stated(held) if held is not None else []
+        return self._with_running_usage(held) if held is not None else []
 
-    def learns(self) -> bool:
+    def uses_templates(self) -> bool:
         return not self.options.running_usage
 
-    def _stated(self, chunk: Chunk) -> list[Chunk]:
+    def _with_running_usage(self, chunk: Chunk) -> list[Chunk]:
+        """Return the rewritten chunk, with the usage so far if the client wants it."""
         parts = self.rewritten(chunk)
         for part in parts:
             if self.options.running_usage and self._begun and part.get("usage") is None:
@@ -48,7 +57,10 @@ class ChoicesDialect(Dialect):
         return parts
 
     def _withheld(self, chunk: Chunk) -> list[Chunk]:
-        """Hold a finish chunk until the usage chunk has come: the timings in it belong to the former."""
+        """Hold the finish chunk until the usage chunk has come, and put the timings of the latter into it.
+
+        llama-server moves `timings` from the finish chunk to the usage chunk if it is asked for one.
+        """
         held = self._held_finish
         if _finishes(chunk):
             self._held_finish = chunk
@@ -66,7 +78,7 @@ class ChoicesDialect(Dialect):
             chunk["usage"] = self._token_usage.running_usage()
         if self._timings is not None:
             chunk["timings"] = self._timings
-        return frame(chunk)
+        return data_frame(chunk)
 
     def _empty_chunk(self, choice: Chunk) -> Chunk:
         return {
@@ -84,7 +96,7 @@ class ChatDialect(ChoicesDialect):
     def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
         super().__init__(identity, token_usage, options)
         self._role_expected = False
-        """The gateway has said the role itself; the upstream's own role chunk is still to come."""
+        """True while the upstream's role chunk, which the gateway has sent already, is still to come."""
 
     def has_output(self, chunk: Chunk) -> bool:
         return has_output(chunk)
@@ -93,7 +105,7 @@ class ChatDialect(ChoicesDialect):
         return plain_delta(chunk)
 
     def rewritten(self, chunk: Chunk) -> list[Chunk]:
-        return rewrite(chunk, self._identity)
+        return stamp_and_split(chunk, self._identity)
 
     def take(self, chunk: Chunk) -> list[Chunk]:
         if self._role_expected and not has_output(chunk) and _is_role_only(chunk):
@@ -106,7 +118,7 @@ class ChatDialect(ChoicesDialect):
             return b""
         role = b""
         if not self._begun:
-            role = frame(self._empty_chunk(_delta({"role": "assistant", "content": None})))
+            role = data_frame(self._empty_chunk(_delta({"role": "assistant", "content": None})))
             self._begun = self._role_expected = True
         return role + self._keepalive(_delta({}))
 
@@ -153,7 +165,7 @@ def _finishes(chunk: Chunk) -> bool:
 
 
 def _is_role_only(chunk: Chunk) -> bool:
-    """A chunk that says who speaks in the first choice, and nothing else."""
+    """Return True if the chunk states the role in choice 0, and nothing else."""
     choices = _choices(chunk)
     if len(choices) != 1 or choices[0].get("index", 0) != 0:
         return False

@@ -1,8 +1,8 @@
 """OpenAI's Responses: named events, ended by `response.completed` or `response.incomplete`.
 
-llama-server leaves out what official clients build on: a number for every event, the place of an item and of
-its part, the beginning of a part of reasoning, the id of a function call, and model, time and output in the
-first events. They are added where they are missing.
+llama-server leaves out members that OpenAI's clients need: the number of every event, the index of an item
+and of its part, the event that begins a part of reasoning, the id of a function call, and model, time and
+output in the first events. They are added where they are missing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class ResponsesDialect(Dialect):
         super().__init__(identity, token_usage, options)
         self._number = 0
         self._response: Chunk | None = None
-        """The last response object that left; None before `response.created`."""
+        """The last response object that was sent; None before `response.created`."""
         self._parts: dict[str, int] = {}
-        """How many parts each output item has, by id, in the order in which the items were added."""
+        """Output item id -> the number of its parts, in the order in which the items were added."""
 
     def error_in(self, chunk: Chunk) -> dict[str, Any] | None:
         kind = chunk.get("type")
@@ -50,26 +50,31 @@ class ResponsesDialect(Dialect):
         response = chunk.get("response")
         if isinstance(response, dict):
             self._remember(response)
-        chunks = [*self._reasoning_begins(chunk), chunk]
-        for one in chunks:
-            self._place(one)
-            one.setdefault("sequence_number", self._number)
+        chunks = [*self._reasoning_beginning(chunk), chunk]
+        for event in chunks:
+            self._add_indexes(event)
+            event.setdefault("sequence_number", self._number)
             self._number += 1
         return chunks
 
-    def learns(self) -> bool:
+    def uses_templates(self) -> bool:
         return False
 
     def frame(self, chunk: Chunk) -> bytes:
         return named_frame(chunk)
 
     def failure(self, error: GatewayError) -> bytes:
-        said = error.payload()
+        payload = error.payload()
         if self._response is None:
-            event = {"type": "error", "code": str(said["code"]), "message": said["message"], "param": None}
-            # Official clients raise an exception for the member `error`, and for nothing else in this event.
-            return named_frame({**event, "sequence_number": self._number, "error": said})
-        failure = {"code": str(said["code"]), "message": said["message"]}
+            event = {
+                "type": "error",
+                "code": str(payload["code"]),
+                "message": payload["message"],
+                "param": None,
+            }
+            # OpenAI's clients raise an exception for the member `error`, and for nothing else in this event.
+            return named_frame({**event, "sequence_number": self._number, "error": payload})
+        failure = {"code": str(payload["code"]), "message": payload["message"]}
         response = {**self._response, "status": "failed", "error": failure}
         return named_frame({"type": "response.failed", "response": response, "sequence_number": self._number})
 
@@ -78,35 +83,38 @@ class ResponsesDialect(Dialect):
         response.setdefault("created_at", self._identity.created)
         output = response.setdefault("output", [])
         for item in output if isinstance(output, list) else ():
-            _name_call(item)
+            _add_item_id(item)
         self._response = response
 
-    def _reasoning_begins(self, chunk: Chunk) -> list[Chunk]:
-        """llama-server does not say that a part begins; official clients add text only to one that did."""
-        named = chunk.get("item_id")
-        if chunk.get("type") != "response.reasoning_text.delta" or self._parts.get(str(named)) != 0:
+    def _reasoning_beginning(self, chunk: Chunk) -> list[Chunk]:
+        """Return the event that begins a part of reasoning, if llama-server left it out.
+
+        OpenAI's clients add text only to a part whose beginning they saw.
+        """
+        item_id = chunk.get("item_id")
+        if chunk.get("type") != "response.reasoning_text.delta" or self._parts.get(str(item_id)) != 0:
             return []
         part = {"type": "reasoning_text", "text": ""}
-        return [{"type": "response.content_part.added", "item_id": named, "part": part}]
+        return [{"type": "response.content_part.added", "item_id": item_id, "part": part}]
 
-    def _place(self, chunk: Chunk) -> None:
-        """Which item of the output, and which part of it, an event is about."""
+    def _add_indexes(self, chunk: Chunk) -> None:
+        """Add the index of the output item, and of its part, that the event is about."""
         kind = str(chunk.get("type", ""))
         item = chunk.get("item")
-        _name_call(item)
-        named = str(item.get("id") if isinstance(item, dict) else chunk.get("item_id"))
+        _add_item_id(item)
+        item_id = str(item.get("id") if isinstance(item, dict) else chunk.get("item_id"))
         if kind == "response.output_item.added":
-            self._parts[named] = 0
-        if named not in self._parts:
+            self._parts[item_id] = 0
+        if item_id not in self._parts:
             return
         if kind == "response.content_part.added":
-            self._parts[named] += 1
-        chunk.setdefault("output_index", list(self._parts).index(named))
+            self._parts[item_id] += 1
+        chunk.setdefault("output_index", list(self._parts).index(item_id))
         if "output_text" in kind or "content_part" in kind or "refusal" in kind or "reasoning_text" in kind:
-            chunk.setdefault("content_index", max(0, self._parts[named] - 1))
+            chunk.setdefault("content_index", max(0, self._parts[item_id] - 1))
 
 
-def _name_call(item: object) -> None:
-    """A function call without an id gets that by which its arguments name it: the id of the call."""
+def _add_item_id(item: object) -> None:
+    """Give a function call without an id its `call_id`, by which the events of its arguments name it."""
     if isinstance(item, dict) and "call_id" in item:
         item.setdefault("id", item["call_id"])

@@ -1,4 +1,6 @@
-"""What a parsed chunk becomes: our identity, one kind a frame, everything else as it came."""
+"""What a parsed chunk becomes: our identity, one kind a data_frame, everything else as it came."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -7,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotgate.gateway.api.chunks import REASONING_KINDS, TEXT_KINDS, Identity, frame, has_output, rewrite
+from slotgate.gateway.api.chunks import (
+    REASONING_KINDS,
+    TEXT_KINDS,
+    Identity,
+    data_frame,
+    has_output,
+    stamp_and_split,
+)
 from tests.support.chat_chunks import PLAIN, Shape, shapes, texts
 
 Json = dict[str, Any]
@@ -15,7 +24,7 @@ OURS = Identity("chatcmpl-ours", 1700000000, "public")
 
 
 def rewritten(payload: bytes) -> list[Json]:
-    return rewrite(orjson.loads(payload), OURS)
+    return stamp_and_split(orjson.loads(payload), OURS)
 
 
 def delta_of(chunk: Json, choice: int = 0) -> Json:
@@ -24,7 +33,7 @@ def delta_of(chunk: Json, choice: int = 0) -> Json:
 
 
 @given(shapes, texts)
-def test_only_identity_changes_and_the_order_of_fields_stays(shape: Shape, text: str) -> None:
+def test_only_the_identity_changes_and_fields_keep_their_order(shape: Shape, text: str) -> None:
     payload = shape.payload(text)
     theirs = orjson.loads(payload)
     [ours] = rewritten(payload)
@@ -46,13 +55,13 @@ def test_only_identity_changes_and_the_order_of_fields_stays(shape: Shape, text:
         {"tool_calls": [{"index": 0, "function": {"arguments": "\\"}}]},
     ],
 )
-def test_scenarios_082_and_083_fields_of_a_delta_pass_untouched(delta: Json) -> None:
+def test_fields_of_a_delta_pass_untouched(delta: Json) -> None:
     [ours] = rewritten(PLAIN.chunk(delta))
     assert delta == delta_of(ours)
 
 
 @pytest.mark.parametrize("kind", REASONING_KINDS)
-def test_scenario_082_reasoning_and_content_leave_as_two_chunks(kind: str) -> None:
+def test_reasoning_and_content_leave_as_two_chunks(kind: str) -> None:
     mixed = PLAIN.chunk({"role": "assistant", kind: "hm</think>", "content": "Hi"}, finish_reason="stop")
     reasoning, content = rewritten(mixed)
     assert {"role": "assistant", kind: "hm</think>"} == delta_of(reasoning)
@@ -62,7 +71,7 @@ def test_scenario_082_reasoning_and_content_leave_as_two_chunks(kind: str) -> No
     assert (OURS.id, OURS.id) == (reasoning["id"], content["id"])
 
 
-def test_what_is_stated_once_stays_with_the_last_of_two_chunks() -> None:
+def test_usage_and_timings_stay_with_the_last_of_two_chunks() -> None:
     once = {"usage": {"completion_tokens": 1}, "timings": {"predicted_n": 1}}
     mixed = PLAIN.chunk({"reasoning": "hm", "content": "Hi"}, more=once, logprobs={"content": [1]})
     reasoning, content = rewritten(mixed)
@@ -71,7 +80,7 @@ def test_what_is_stated_once_stays_with_the_last_of_two_chunks() -> None:
     assert [chunk["choices"][0]["logprobs"] for chunk in (reasoning, content)] == [None, {"content": [1]}]
 
 
-def test_only_the_choices_that_mix_kinds_are_in_both_chunks() -> None:
+def test_only_choices_that_mix_kinds_are_in_both_chunks() -> None:
     both = {"index": 1, "delta": {"content": "Hi", "reasoning": "hm"}, "finish_reason": None}
     one = {"index": 0, "delta": {"content": "A"}, "finish_reason": None}
     reasoning, content = rewritten(orjson.dumps({"choices": [one, both]}))
@@ -97,7 +106,7 @@ def test_no_chunk_carries_reasoning_and_content(shape: Shape, text: str, thought
     "payload",
     [b"{}", b'{"choices":null}', b'{"choices":[]}', b'{"choices":[1]}', b'{"choices":[{"delta":1}]}'],
 )
-def test_an_odd_chunk_gets_its_identity_and_nothing_else(payload: bytes) -> None:
+def test_only_the_identity_of_a_malformed_chunk_changes(payload: bytes) -> None:
     [ours] = rewritten(payload)
     assert orjson.loads(payload) | {"id": OURS.id, "created": OURS.created, "model": OURS.model} == ours
     assert not has_output(ours)
@@ -109,11 +118,11 @@ def test_text_of_any_kind_is_output(kind: str) -> None:
     assert not has_output(orjson.loads(PLAIN.chunk({kind: ""})))
 
 
-def test_a_tool_call_is_output_and_a_role_is_none() -> None:
+def test_a_tool_call_is_output_and_a_role_is_not() -> None:
     assert has_output(orjson.loads(PLAIN.chunk({"content": None, "tool_calls": [{"index": 0}]})))
     assert not has_output(orjson.loads(PLAIN.chunk({"role": "assistant", "content": None})))
     assert not has_output({"choices": [{"delta": {}}, "odd"]})
 
 
 def test_a_frame_is_one_data_line() -> None:
-    assert frame({"a": "é\n\u2028"}) == 'data: {"a":"é\\n\u2028"}\n\n'.encode()
+    assert data_frame({"a": "é\n\u2028"}) == 'data: {"a":"é\\n\u2028"}\n\n'.encode()

@@ -1,5 +1,7 @@
 """Members of a JSON object change, and no other byte does."""
 
+from __future__ import annotations
+
 import json
 import tracemalloc
 from typing import Any
@@ -43,7 +45,7 @@ changes = st.dictionaries(names, st.one_of(st.none(), values.map(orjson.dumps)),
 @example({}, {}, {"a": b"1"})
 @example({"a": 1}, {}, {"a": None})
 @example({"a": {"a": 1}, "b": [{"a": 1}]}, {}, {"a": None})
-def test_a_spliced_document_reads_as_the_updated_object(
+def test_a_spliced_document_parses_as_the_updated_object(
     document: dict[str, Json], form: dict[str, Any], changed: dict[str, bytes | None]
 ) -> None:
     expected = {name: value for name, value in document.items() if name not in changed} | {
@@ -68,7 +70,7 @@ def texts(document: bytes) -> dict[str, bytes]:
     return {name: document[start:end].rstrip() for name, start, end in members(document)}
 
 
-def test_without_changes_the_document_is_the_same() -> None:
+def test_a_document_without_changes_stays_the_same() -> None:
     assert splice(b' {"a": 1 } ', {}) == b' {"a": 1 } '
 
 
@@ -92,7 +94,7 @@ def test_a_member_passes_as_it_was_written(member: bytes) -> None:
         assert b"{%s}" % member == splice(document, {"model": None})
 
 
-def test_every_duplicate_of_a_changed_member_goes() -> None:
+def test_all_duplicates_of_a_changed_member_are_removed() -> None:
     document = b'{"model":1,"a":1,"\\u006dodel":2,"a":2}'
     assert splice(document, {"model": b"3"}) == b'{"model":3,"a":1,"a":2}'
 
@@ -113,7 +115,7 @@ def test_an_empty_object_has_no_members(document: bytes) -> None:
     ],
     ids=["escapes", "brackets", "objects"],
 )
-def test_a_big_document_takes_little_more_than_its_own_size(value: bytes) -> None:
+def test_splicing_takes_little_more_memory_than_the_document(value: bytes) -> None:
     document = b'{"a":%s,"model":"x"}' % value
     tracemalloc.start()
     spliced = splice(document, {"model": b'"y"'})

@@ -1,5 +1,7 @@
 """Anthropic's messages: what llama-server leaves out is added."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 
@@ -19,17 +21,17 @@ def blocks_of(said: list[bytes]) -> list[dict[str, object]]:
     return [chunk["content_block"] for chunk in chunks if "content_block" in chunk]
 
 
-def test_the_use_of_a_tool_begins_with_an_empty_input() -> None:
+def test_a_tool_use_block_begins_with_an_empty_input() -> None:
     """A client that adds up what comes would have none for a call without arguments."""
     assert [block.get("input") for block in blocks_of(tool_events(PATH))] == [None, {}]
 
 
-def test_other_blocks_are_left_as_they_are() -> None:
+def test_other_blocks_pass_unchanged() -> None:
     assert blocks_of(events(PATH)) == [{"type": "text", "text": ""}]
 
 
 @pytest.mark.parametrize("kind", ["a\ndata: {}\n\n", "a\r", "", 7, None, "x" * 65])
-def test_a_type_that_is_no_word_is_not_the_name_of_an_event(kind: object) -> None:
+def test_a_type_with_other_characters_does_not_name_an_event(kind: object) -> None:
     frame = named_frame({"type": kind})
     assert frame.startswith(b"event: message\ndata: {")
     assert frame.count(b"\n") == 3

@@ -1,5 +1,7 @@
 """A chat request: what is checked is named when it is wrong, what is set is set, the rest passes."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 
@@ -7,8 +9,9 @@ import orjson
 import pytest
 
 from slotgate.gateway.api.endpoints import ENDPOINTS
+from slotgate.gateway.api.json_bodies import BIG_BODY_BYTES, JsonBodyCodec
 from slotgate.gateway.api.json_splice import splice
-from slotgate.gateway.api.request import BIG_BODY_BYTES, BodyParser, GenerationRequest, Upgrade
+from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import ClientError
 
@@ -18,16 +21,16 @@ CHAT = next(endpoint for endpoint in ENDPOINTS if endpoint.name == "chat")
 TENANT = TenantIdentity("team-a")
 
 
-def request(**members: object) -> GenerationRequest:
-    return GenerationRequest.of({"messages": MESSAGES, **members}, CHAT.body)
+def request(**members: object) -> RequestParameters:
+    return RequestParameters.from_members({"messages": MESSAGES, **members}, CHAT.body_format)
 
 
-def changed(
-    members: Json, tenant: TenantIdentity = TENANT, model: str | None = None, **upgrade: bool
-) -> Json:
+def changed(members: Json, tenant: TenantIdentity = TENANT, model: str | None = None, **added: bool) -> Json:
     """The members that are set, and None for those that are left out."""
     parsed = {"messages": MESSAGES, **members}
-    changes = GenerationRequest.of(parsed, CHAT.body).changes(parsed, tenant, model, Upgrade(**upgrade))
+    changes = RequestParameters.from_members(parsed, CHAT.body_format).changes(
+        parsed, tenant, model, AddedOptions(**added)
+    )
     return {name: None if value is None else orjson.loads(value) for name, value in changes.items()}
 
 
@@ -70,17 +73,17 @@ def limited(default: int | None = None, limit: int | None = None) -> TenantIdent
         ({"n_predict": "5"}, "n_predict"),
     ],
 )
-def test_a_wrong_member_is_the_clients_error_and_named(members: Json, param: str) -> None:
+def test_an_error_names_the_wrong_member(members: Json, param: str) -> None:
     with pytest.raises(ClientError) as refused:
         request(**members)
     assert (400, "invalid_request", param) == (refused.value.status, refused.value.code, refused.value.param)
     assert param in refused.value.message
 
 
-def test_what_is_left_out_or_null_has_its_default() -> None:
+def test_missing_and_null_members_have_their_defaults() -> None:
     names = ["model", "stream", "n", "max_tokens", "max_completion_tokens", "n_predict", "stream_options"]
-    plain = GenerationRequest(
-        shape=CHAT.body,
+    plain = RequestParameters(
+        format=CHAT.body_format,
         pieces=1,
         model=None,
         stream=False,
@@ -104,14 +107,14 @@ def test_what_is_left_out_or_null_has_its_default() -> None:
         ({"max_tokens": 5, "n_predict": None}, "max_tokens"),
     ],
 )
-def test_a_limit_is_set_under_the_name_that_llama_server_looks_at_first(given: Json, name: str) -> None:
+def test_the_limit_name_is_the_one_that_llama_server_reads_first(given: Json, name: str) -> None:
     assert request(**given).limit_name == name
 
 
-def test_what_is_given_is_understood() -> None:
+def test_given_members_are_read() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    assert GenerationRequest(
-        shape=CHAT.body,
+    assert RequestParameters(
+        format=CHAT.body_format,
         pieces=1,
         model="m",
         stream=True,
@@ -124,11 +127,11 @@ def test_what_is_given_is_understood() -> None:
     ) == request(model="m", stream=True, n=2, max_tokens=7, stream_options=options, timings_per_token=True)
 
 
-def test_the_native_name_of_n_takes_slots_too() -> None:
+def test_n_cmpl_counts_as_n() -> None:
     assert (request(n_cmpl=3).n, request(n=1, n_cmpl=3).n, request(n=2, n_cmpl=None).n) == (3, 3, 2)
 
 
-def test_a_whole_number_may_be_written_as_a_fraction() -> None:
+def test_a_whole_number_may_have_a_decimal_point() -> None:
     assert (request(n=2.0).n, request(max_tokens=5.0).max_tokens) == (2, 5)
 
 
@@ -142,14 +145,14 @@ def test_a_whole_number_may_be_written_as_a_fraction() -> None:
         ({"max_tokens": 0}, 0),
     ],
 )
-def test_the_limit_is_the_one_that_llama_server_takes(members: Json, limit: int | None) -> None:
+def test_the_limit_is_the_one_that_llama_server_reads(members: Json, limit: int | None) -> None:
     assert limit == request(**members).max_tokens
 
 
 # What is set before the backend gets it
 
 
-def test_a_request_that_needs_no_change_gets_none() -> None:
+def test_a_request_is_not_changed_without_need() -> None:
     anything = {"model": "m", "max_tokens": 5, "temperature": 0.5, "foo": {"id_slot": 1}}
     assert changed(anything) == {}
     assert changed(anything, model="m") == {}
@@ -192,18 +195,18 @@ def test_token_limits_of_the_tenant_hold(
     assert sent == ({**members, **changed(members, tenant)}).get(name)
 
 
-def test_a_limit_under_another_name_is_no_way_round() -> None:
+def test_no_other_limit_name_evades_the_tenants_limit() -> None:
     members = {"max_tokens": 5, "max_completion_tokens": -1, "n_predict": 999}
     assert changed(members, limited(100, 200)) == {"max_completion_tokens": 100, "n_predict": 200}
 
 
-def test_a_slot_may_be_pinned_by_those_who_are_allowed_to() -> None:
+def test_only_allowed_tenants_can_pin_a_slot() -> None:
     assert changed({"id_slot": 1}) == {"id_slot": None}
     assert changed({"id_slot": None}) == {"id_slot": None}
     assert changed({"id_slot": 1}, TenantIdentity("team-a", allow_id_slot=True)) == {}
 
 
-def test_what_the_gateway_asks_for_is_added_to_what_the_client_asked() -> None:
+def test_added_options_keep_the_clients_options() -> None:
     assert changed({}, usage=True, timings=True) == {
         "stream_options": {"include_usage": True},
         "timings_per_token": True,
@@ -214,7 +217,7 @@ def test_what_the_gateway_asks_for_is_added_to_what_the_client_asked() -> None:
     assert changed({"stream_options": None}, usage=True) == {"stream_options": {"include_usage": True}}
 
 
-def test_options_that_cannot_be_written_again_are_the_clients_error() -> None:
+def test_options_nested_too_deeply_are_the_clients_error() -> None:
     nested: list[Any] = []
     for _ in range(300):
         nested = [nested]
@@ -223,7 +226,7 @@ def test_options_that_cannot_be_written_again_are_the_clients_error() -> None:
     assert raised.value.param == "stream_options"
 
 
-def test_the_cost_is_the_prompt_and_what_may_be_generated() -> None:
+def test_the_cost_is_the_prompt_and_the_output_limit() -> None:
     assert request(max_tokens=50).cost(400, TENANT) == 100 + 50
     assert request(max_tokens=50, n=3).cost(400, TENANT) == 100 + 3 * 50
     assert 100 + 256 == request().cost(400, TENANT) == request(max_tokens=-1).cost(400, TENANT)
@@ -236,7 +239,7 @@ def test_the_cost_is_the_prompt_and_what_may_be_generated() -> None:
 
 
 def parse(body: bytes) -> Json:
-    return asyncio.run(BodyParser().parse(body))
+    return asyncio.run(JsonBodyCodec().parse(body))
 
 
 @pytest.mark.parametrize(
@@ -260,26 +263,26 @@ def parse(body: bytes) -> Json:
         b'{"a":1}' + b" " * BIG_BODY_BYTES + b"x",
     ],
 )
-def test_scenarios_086_and_087_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(ClientError) as refused:
         parse(body)
     assert (refused.value.status, refused.value.code) == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"{}"', b"1", b"[" + b" " * BIG_BODY_BYTES + b"]"])
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_json_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(ClientError) as refused:
         parse(body)
     assert (refused.value.status, refused.value.code) == (400, "invalid_request")
 
 
-def test_of_duplicates_the_last_counts() -> None:
+def test_the_last_of_duplicate_members_counts() -> None:
     assert parse(b'{"a":1,"a":2}') == {"a": 2}
 
 
-def test_a_big_body_is_parsed_and_spliced_as_a_small_one() -> None:
+def test_big_bodies_are_parsed_and_spliced_like_small_ones() -> None:
     async def main() -> None:
-        bodies = BodyParser()
+        bodies = JsonBodyCodec()
         for size in (10, BIG_BODY_BYTES):
             body = b'{"a":"%s","n":1.10}' % (b"x" * size)
             assert "x" * size == (await bodies.parse(body))["a"]

@@ -1,5 +1,7 @@
 """What official clients of Responses build on, and llama-server leaves out."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson
@@ -24,7 +26,7 @@ def told(said: list[bytes]) -> list[Json]:
 
 
 @pytest.mark.parametrize("said", [events(PATH), tool_events(PATH)], ids=["text", "tool"])
-def test_every_event_has_its_number_and_every_response_its_model_time_and_output(said: list[bytes]) -> None:
+def test_missing_sequence_numbers_models_times_and_outputs_are_added(said: list[bytes]) -> None:
     left = told(said)
     assert [event["sequence_number"] for event in left] == list(range(len(left)))
     responses = [event["response"] for event in left if "response" in event]
@@ -34,13 +36,13 @@ def test_every_event_has_its_number_and_every_response_its_model_time_and_output
     assert responses[-1]["output"]
 
 
-def test_a_text_says_which_item_and_which_part_it_belongs_to() -> None:
+def test_text_events_have_the_indexes_of_their_item_and_part() -> None:
     deltas = [event for event in told(events(PATH)) if event["type"] == "response.output_text.delta"]
     assert [event["delta"] for event in deltas] == WORDS
     assert {(event["output_index"], event["content_index"]) for event in deltas} == {(0, 0)}
 
 
-def test_a_part_of_reasoning_begins_once_before_its_first_text() -> None:
+def test_the_missing_beginning_of_a_reasoning_part_is_added_once() -> None:
     left = [event for event in told(tool_events(PATH)) if event.get("output_index") == 0]
     assert [event["type"].removeprefix("response.") for event in left] == [
         "output_item.added",
@@ -52,7 +54,7 @@ def test_a_part_of_reasoning_begins_once_before_its_first_text() -> None:
     assert left[1]["part"] == {"type": "reasoning_text", "text": ""}
 
 
-def test_a_part_of_reasoning_that_has_begun_is_left_alone() -> None:
+def test_no_second_beginning_of_a_reasoning_part_is_added() -> None:
     said = tool_events(PATH)
     begins = next(frame for event, frame in zip(told(said), framed(said), strict=True) if "part" in event)
     at = next(index for index, event in enumerate(said) if b"reasoning_text.delta" in event)
@@ -66,7 +68,7 @@ def framed(said: list[bytes]) -> list[bytes]:
     return [*stream.read(), stream.frames.terminal]
 
 
-def test_a_call_has_the_id_by_which_its_arguments_name_it_wherever_it_stands() -> None:
+def test_every_function_call_has_the_id_that_its_arguments_name() -> None:
     left = told(tool_events(PATH))
     pieces = [event for event in left if event["type"] == "response.function_call_arguments.delta"]
     assert "".join(event["delta"] for event in pieces) == CALL[1]
@@ -77,12 +79,12 @@ def test_a_call_has_the_id_by_which_its_arguments_name_it_wherever_it_stands() -
     assert [call["id"] for call in calls] == [named] * 3
 
 
-def test_an_output_that_is_no_list_passes() -> None:
+def test_an_output_that_is_not_a_list_passes() -> None:
     created = events(PATH)[0].replace(b'"status":', b'"output":null,"status":')
     assert told([created])[0]["response"]["output"] is None
 
 
-def test_an_error_before_the_response_is_what_clients_raise_for() -> None:
+def test_an_error_before_the_response_has_the_member_that_clients_raise_for() -> None:
     """They look for a member `error`; the standard event has code and message beside its type."""
     stream = ChatStream(dialect=ResponsesDialect)
     failure = stream.frames.failure(UpstreamError("upstream_truncated", "cut"))

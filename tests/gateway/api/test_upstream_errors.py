@@ -1,5 +1,7 @@
 """What a backend's error answer becomes: passed with its fields, or said in our own words."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson
@@ -31,7 +33,7 @@ def reason(error: GatewayError) -> bytes:
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 500, 501])
-def test_scenario_068_an_error_that_the_client_can_use_passes_with_all_its_fields(status: int) -> None:
+def test_errors_about_the_request_pass_with_all_fields(status: int) -> None:
     error = error_of_answer(status, orjson.dumps({"error": OVERFLOW}))
     assert isinstance(error, UpstreamAnswer)
     assert (status, False) == (error.status, error.retry_safe)
@@ -39,21 +41,21 @@ def test_scenario_068_an_error_that_the_client_can_use_passes_with_all_its_field
     assert list(OVERFLOW) == list(told(error))
 
 
-def test_scenario_070_an_overflow_that_comes_as_500_is_not_tried_again() -> None:
+def test_a_context_overflow_with_status_500_is_not_retried() -> None:
     error = error_of_answer(500, error_body(500, "Context size has been exceeded.", "server_error"))
     assert (error.status, error.retry_safe) == (500, False)
     assert told(error) == {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_the_gateways_own_trouble(status: int) -> None:
+def test_a_refused_upstream_key_is_an_upstream_auth_error(status: int) -> None:
     error = error_of_answer(status, error_body(status, "Invalid API Key: sk-secret", "authentication_error"))
     assert isinstance(error, UpstreamError)
     assert (error.status, error.code, error.kind) == (502, "upstream_auth", "upstream_error")
     assert b"secret" not in error.body()
 
 
-def test_scenario_074_a_loading_backend_has_not_begun() -> None:
+def test_a_retry_is_safe_while_the_backend_loads() -> None:
     error = error_of_answer(503, error_body(503, "Loading model", "unavailable_error"))
     assert isinstance(error, CapacityError)
     assert (
@@ -66,13 +68,13 @@ def test_scenario_074_a_loading_backend_has_not_begun() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", error_body(503, "no slot", "server_error"), b"[]"])
-def test_any_other_503_may_have_begun(body: bytes) -> None:
+def test_a_retry_is_not_safe_after_any_other_503(body: bytes) -> None:
     error = error_of_answer(503, body)
     assert (error.status, error.code, error.retry_safe) == (503, "no_backend", False)
 
 
 @pytest.mark.parametrize("status", [200, 204, 302, 402, 502, 504, 599])
-def test_any_other_status_is_a_broken_backend(status: int) -> None:
+def test_other_statuses_mean_a_broken_backend(status: int) -> None:
     error = error_of_answer(status, b'{"error":{"message":"no"}}')
     assert (error.status, error.code) == (502, "upstream_broken")
     assert str(status) in error.message
@@ -95,25 +97,23 @@ def test_any_other_status_is_a_broken_backend(status: int) -> None:
         (b'{"detail":"Not Found"}', "the backend reported an error"),
     ],
 )
-def test_scenario_072_an_error_is_an_object_with_message_type_and_code_whatever_came(
-    body: bytes, message: str
-) -> None:
+def test_every_error_has_message_type_and_code(body: bytes, message: str) -> None:
     error = told(error_of_answer(400, body))
     assert (message, "upstream_error") == (error["message"], error["type"])
     assert error["code"] in (400, "upstream_error")
 
 
-def test_fields_that_are_not_understood_stay() -> None:
+def test_unknown_fields_of_an_error_stay() -> None:
     assert told(error_of_answer(404, b'{"detail":"Not Found"}'))["detail"] == "Not Found"
 
 
 @pytest.mark.parametrize("code", ["a\r\nset-cookie: x=1", "é", "", "a b", "x" * 200, 400, None, ["a"]])
-def test_a_code_that_is_no_word_does_not_become_a_header(code: object) -> None:
+def test_a_code_with_other_characters_does_not_become_a_header(code: object) -> None:
     error = error_of_answer(400, orjson.dumps({"error": {"message": "m", "code": code}}))
     assert (error.code, reason(error)) == ("upstream_error", b"upstream_error")
 
 
-def test_a_code_that_is_a_word_becomes_the_reason() -> None:
+def test_a_code_of_letters_becomes_the_reason_header() -> None:
     error = error_of_answer(400, b'{"error":{"message":"m","code":"context_length_exceeded"}}')
     assert reason(error) == b"context_length_exceeded"
 
@@ -121,7 +121,7 @@ def test_a_code_that_is_a_word_becomes_the_reason() -> None:
 # Errors inside a stream
 
 
-def test_the_code_of_a_framed_error_is_its_status() -> None:
+def test_the_code_of_an_error_event_is_its_status() -> None:
     def status(code: object) -> int:
         return error_of_event({"message": "m", "code": code}, lambda text: text).status
 
@@ -131,7 +131,7 @@ def test_the_code_of_a_framed_error_is_its_status() -> None:
     assert [status(code) for code in (200, 399, 600, "400", None, True)] == [500] * 6
 
 
-def test_scenario_088_a_framed_error_does_not_tell_the_path_of_the_model() -> None:
+def test_an_error_event_does_not_show_the_path_of_the_model() -> None:
     error = error_of_event(
         {"message": "failed to load /srv/m.gguf", "code": 500, "x": ["/srv/m.gguf"]},
         lambda text: text.replace(b"/srv/m.gguf", b"public"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotgate.gateway.api.chunks import TEXT_KINDS, frame, rewrite
+from slotgate.gateway.api.chunks import TEXT_KINDS, data_frame, stamp_and_split
 from slotgate.gateway.api.dialects import DONE, FrameOptions, KeepAlive
 from slotgate.gateway.api.dialects.dialect import KEEPALIVE_COMMENT
 from slotgate.gateway.http.errors import GatewayError
@@ -19,7 +19,7 @@ from tests.support.notation import STOP, USE, T
 
 Json = dict[str, Any]
 ROLE = b"data: " + PLAIN.chunk({"role": "assistant", "content": None}) + b"\n\n"
-OWN_ROLE = frame(
+OWN_ROLE = data_frame(
     {
         "choices": [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}],
         "created": OURS.created,
@@ -36,8 +36,8 @@ def event(payload: bytes) -> bytes:
 
 
 def the_general_way(*payloads: bytes) -> list[bytes]:
-    """Parse, rewrite, dump: what every plain chunk must come out as."""
-    return [frame(part) for payload in payloads for part in rewrite(orjson.loads(payload), OURS)]
+    """Parse, stamp and write each chunk: this is how every plain chunk must come out."""
+    return [data_frame(part) for payload in payloads for part in stamp_and_split(orjson.loads(payload), OURS)]
 
 
 def cut(stream: bytes, offsets: list[int]) -> list[bytes]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slotgate.gateway.api.chunks import TEXT_KINDS, Identity, frame, rewrite
+from slotgate.gateway.api.chunks import TEXT_KINDS, Identity, data_frame, stamp_and_split
 from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.streaming.template import Template
@@ -26,7 +26,7 @@ def template_of(payload: bytes) -> Template:
 
 
 def the_general_way(payload: bytes) -> bytes:
-    return b"".join(map(frame, rewrite(orjson.loads(payload), OURS)))
+    return b"".join(map(data_frame, stamp_and_split(orjson.loads(payload), OURS)))
 
 
 def agrees(template: Template, payload: bytes) -> bool:

@@ -1,0 +1,51 @@
+"""Reading and editing the JSON bodies of requests, the big ones one at a time.
+
+Parsing a body of many megabytes holds the event loop for tens of milliseconds. A burst of such bodies would
+hold it for the sum, so each big body waits for its turn, and the loop runs between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from slotgate.gateway.api.json_splice import splice
+from slotgate.gateway.http.errors import ClientError
+
+__all__ = ["BIG_BODY_BYTES", "JsonBodyCodec"]
+
+BIG_BODY_BYTES = 1024 * 1024
+
+
+class JsonBodyCodec:
+    """One object for all endpoints, so that their big bodies wait for each other."""
+
+    def __init__(self) -> None:
+        self._big = asyncio.Lock()
+
+    async def parse(self, body: bytes) -> dict[str, Any]:
+        """Return the JSON object of a request body. Raises `ClientError` invalid_json or invalid_request."""
+        if len(body) <= BIG_BODY_BYTES:
+            return _parse(body)
+        async with self._big:
+            await asyncio.sleep(0)
+            return _parse(body)
+
+    async def splice(self, body: bytes, changes: dict[str, bytes | None]) -> bytes:
+        """Return the body with members changed; see `json_splice.splice`."""
+        if len(body) <= BIG_BODY_BYTES:
+            return splice(body, changes)
+        async with self._big:
+            return await asyncio.to_thread(splice, body, changes)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ClientError("invalid_json", f"the request body is not valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ClientError("invalid_request", "the request body must be a JSON object")
+    return parsed
