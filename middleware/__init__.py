@@ -1,4 +1,4 @@
-"""Raw ASGI middleware, one class a file. The stack itself is a list in `slotgate.gateway.app.application`."""
+"""Raw ASGI middleware, one class per file. The list of layers is in `slotgate.gateway.app.application`."""
 
 from slotgate.middleware.access_log import AccessLog
 from slotgate.middleware.authentication import Authentication

@@ -1,9 +1,7 @@
-"""One line a request, whatever happened to it. Nothing per frame; no prompt, no key.
+"""Write one log line per request, and tell the observers that the request has ended.
 
-A flood of requests that end in the same wrong way (clients that leave, a wrong key in a loop) is told by some
-lines and then by their number (`telemetry/log_limiter.py`). What ended well always has its line.
-
-Here every request ends, and whoever keeps books of requests is told.
+A line has no prompt and no key. Identical failures (clients that leave, a wrong key in a loop) are limited,
+and then counted in one line (`telemetry/log_limiter.py`). Successful requests always have a line.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ from slotgate.gateway.telemetry.log_limiter import LogLimiter
 __all__ = ["AccessLog"]
 
 _QUIET = ("/health", "/ready", "/metrics", "/admin/static/")
-"""How paths begin that are asked for often, and of which nobody wants to read."""
+"""Prefixes of paths that are requested often and are of no interest: logged at DEBUG."""
 log = structlog.stdlib.get_logger("slotgate.access")
 
 
 class AccessLog:
-    """A client that left is an outcome, logged at the level of any other (499), and goes no further."""
+    """Catches `ClientGone`: a client that left is an outcome (499), not an error."""
 
     def __init__(
         self, app: ASGIApp, on_end: Callable[[RequestContext], None], log_limiter: LogLimiter
     ) -> None:
-        """`on_end` is told of every request that has ended. It must not raise."""
+        """`on_end` is called with every request that has ended. It must not raise."""
         self._app = app
         self._on_end = on_end
-        self._line_budget = log_limiter
+        self._log_limiter = log_limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
@@ -47,13 +45,13 @@ class AccessLog:
         finally:
             context.ended_at = asyncio.get_running_loop().time()
             self._on_end(context)
-            if self._is_told(scope, context):
+            if self._is_logged(scope, context):
                 self._line(scope, context.facts(context.ended_at) | {"trace_id": context.trace_id})
 
-    def _is_told(self, scope: Scope, context: RequestContext) -> bool:
+    def _is_logged(self, scope: Scope, context: RequestContext) -> bool:
         if scope["path"] in _QUIET or context.final_outcome == "ok":
             return True
-        return self._line_budget.allows(context.code or context.final_outcome)
+        return self._log_limiter.allows(context.code or context.final_outcome)
 
     def _line(self, scope: Scope, facts: dict[str, Any]) -> None:
         level = logging.DEBUG if scope["path"].startswith(_QUIET) else logging.INFO

@@ -1,7 +1,7 @@
-"""Who is asking: a key as `authorization: Bearer KEY` or `x-api-key: KEY`, looked up as bytes.
+"""Authenticate tenants by a key in `authorization: Bearer KEY` or `x-api-key: KEY`.
 
-Public paths need none, and what the operator's endpoints need they check themselves. Everything else without
-a known key is answered 401 before its body is read.
+Public paths need no key. The operator's endpoints check the operator key themselves. Every other request
+without a known key gets 401 before its body is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Authentication", "presented_keys"]
 
 
 class Authentication:
-    """`identify` maps the bytes of a presented key to a tenant, in constant time, or to None."""
+    """`identify` returns the caller of a presented key, or None. Its time must not depend on the key."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Authentication:
 
 
 def presented_keys(scope: Scope) -> list[bytes]:
-    """The different keys that the request carries: more than one is as good as none."""
+    """Return the different keys of the request. A request with more than one is refused."""
     found: list[bytes] = []
     for name, value in scope["headers"]:
         key = b""

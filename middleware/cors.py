@@ -1,4 +1,4 @@
-"""CORS for configured origins: Starlette's raw ASGI middleware, with an empty 204 for a preflight."""
+"""CORS for configured origins: Starlette's raw ASGI middleware, but a preflight gets an empty 204."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPOSED = ("x-request-id", "server-timing", "retry-after", "x-slotgate-reason")
 
 
 class Cors(CORSMiddleware):
-    """Outside authentication: a preflight carries no key, and a refusal must be readable too."""
+    """Placed outside authentication: a preflight has no key, and pages must be able to read refusals."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""Turns errors into answers, while there is still an answer to be given.
+"""Turn exceptions into error responses, if no response has begun.
 
-A `GatewayError` becomes its JSON form. Anything else is a fault of the gateway: one log line with the
-traceback, and 500 without details. Once a response has begun only its endpoint can end it properly, so an
-error that still gets here is logged and the connection is left to the server.
+A `GatewayError` becomes its JSON form. Any other exception is a bug of the gateway: it is logged with its
+traceback, and the client gets 500 without details. After a response has begun, only its endpoint can end it
+properly. An error that arrives here then is logged, and the server closes the connection.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ __all__ = ["ErrorBoundary"]
 
 
 class ErrorBoundary:
+    """Lets `ClientGone` pass, and raises it for errors after the response has begun."""
+
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

@@ -1,7 +1,7 @@
-"""Outermost: gives every request its id and its context, and every response its id header.
+"""Outermost layer: give each request an id and a context, and each response its id header.
 
-The only wrapper of `send` in the stack. It notes the status for the layers inside, so that none of them has
-to stand in the path of a frame as well.
+This is the only layer that wraps `send`. It stores the status for the other layers, so that none of them has
+to be in the path of every frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _kept = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
 
 
 class RequestId:
-    """The client's `x-request-id` is kept if it is 1-128 of `[A-Za-z0-9._:-]`, else one is minted."""
+    """Keeps the client's `x-request-id` if it is 1 to 128 of `[A-Za-z0-9._:-]`, else makes one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

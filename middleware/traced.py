@@ -1,4 +1,4 @@
-"""Tells of each request when it begins and when it has ended. In the stack only where traces are wanted."""
+"""Call the tracer when a request begins and when it has ended. In the stack only if tracing is on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["Traced"]
 
 
 class Traced:
-    """Outside of what notes how the request ended; neither it nor `begin` may raise."""
+    """Placed outside the access log, which sets the outcome.
+
+    `begin` and the function that it returns must not raise.
+    """
 
     def __init__(
         self,
@@ -21,7 +24,7 @@ class Traced:
         *,
         left_out: tuple[str, ...],
     ) -> None:
-        """Requests whose path begins with one of `left_out` are not told of."""
+        """Requests whose path begins with one of `left_out` are not traced."""
         self._app = app
         self._begin = begin
         self._left_out = left_out

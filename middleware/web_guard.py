@@ -1,9 +1,9 @@
-"""For a gateway without keys: no web page may use it through somebody's browser.
+"""Protect a gateway without keys from web pages that use it through a visitor's browser.
 
-A page can make a browser send requests to a loopback address, under a name of its own that resolves there,
-and as a form without any permission. So without keys the `Host` must be a loopback name or an allowed one,
-a foreign `Origin` is refused, and a body must be declared as JSON or multipart, which a page cannot send
-unasked. Public paths (health checks of an orchestrator, under any name) are left alone.
+A page can make the browser send requests to a loopback address, also under the page's own host name if that
+resolves to loopback, and it can post forms without CORS. So without keys the `Host` must be a loopback name
+or an allowed one, a foreign `Origin` is refused, and a body must be declared as JSON or multipart. Public
+paths are not checked, because orchestrators check health under any host name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["WebGuard"]
 
 
 class WebGuard:
+    """Refuses requests that a foreign web page may have caused."""
+
     def __init__(
         self,
         app: ASGIApp,
@@ -68,7 +70,7 @@ def _check_content_type(value: str) -> None:
 
 
 def _has_body(headers: Headers) -> bool:
-    """RFC 9112, 6.3."""
+    """Return True if the request has a body (RFC 9112, 6.3)."""
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 

@@ -1,1 +1,1 @@
-"""Who is asking: keys, operators and their sessions."""
+"""Who sends a request: keys, operators and their sessions."""

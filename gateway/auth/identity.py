@@ -26,6 +26,7 @@ class Identities:
 
 
 def identities_of(settings: Settings) -> Identities:
+    """Build the key look-ups for a configuration."""
     ring = KeyRing(settings.tenants, settings.server.operator_key_hashes)
     tenants = {tenant.name: _tenant_identity(tenant) for tenant in settings.tenants}
 

@@ -1,9 +1,11 @@
-"""Keys: making them and recognising them.
+"""Make and recognise keys.
 
-A gateway knows hashes only. A key has 256 random bits, so a plain sha256 is enough: there is nothing
-to guess, and no salt would make it harder. What a client presents is hashed first and looked up by its
-digest, so that how long the answer takes says nothing about the keys that exist.
+The gateway stores only hashes. A key has 256 random bits, so a plain sha256 is enough: it cannot be guessed,
+and a salt would not make that harder. A presented key is hashed first and looked up by its digest, so the
+time of the look-up reveals nothing about existing keys.
 """
+
+from __future__ import annotations
 
 import datetime
 import hashlib
@@ -13,12 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+__all__ = ["PREFIX", "KeyHolder", "KeyRing", "KnownKey", "NamedKey", "hash_key", "new_key"]
+
 PREFIX = "sg-"
 RANDOM_BYTES = 32
 
 
 class NamedKey(Protocol):
-    """A key with a name and an end."""
+    """A key with a name and an expiry date."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +33,7 @@ class NamedKey(Protocol):
 
 
 class KeyHolder(Protocol):
-    """Whoever has keys, by their hashes: a tenant of the settings."""
+    """A tenant of the settings, with the hashes of its keys."""
 
     @property
     def key_hashes(self) -> tuple[str, ...]: ...
@@ -41,53 +45,55 @@ Holder = TypeVar("Holder", bound=KeyHolder)
 
 
 def new_key() -> str:
-    """A new key: `sg-` and 43 characters that fit into URLs and headers."""
+    """Make a key: `sg-` and 43 characters that are allowed in URLs and headers."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def hash_key(key: bytes | str) -> str:
-    """The sha256 of a key in lower-case hexadecimal, as the configuration lists it."""
+    """Return the sha256 of a key in lower-case hexadecimal, as the configuration lists it."""
     return _digest(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class KnownKey(Generic[Holder]):
+    """A configured key with its tenant."""
+
     holder: Holder
     name: str
-    """The configured one, or the beginning of the hash."""
+    """The configured name, or else the beginning of the hash."""
     digest: bytes = field(repr=False)
     expires: datetime.date | None = None
 
     def expired(self, today: datetime.date) -> bool:
-        """A key is good until the day it expires begins (UTC)."""
+        """Return True from the start of the expiry day (UTC) on."""
         return self.expires is not None and today >= self.expires
 
 
 class KeyRing(Generic[Holder]):
-    """Whose key it is. Built once from a configuration, never changed; any bytes may be presented."""
+    """All keys of one configuration. It never changes, and any bytes may be presented to it."""
 
     def __init__(self, tenants: Iterable[Holder], operator_key_hashes: Iterable[str] = ()) -> None:
         self._tenants = {known.digest: known for tenant in tenants for known in _keys_of(tenant)}
         self._operators = {bytes.fromhex(digest): bytes.fromhex(digest) for digest in operator_key_hashes}
 
     def find(self, presented: bytes) -> KnownKey[Holder] | None:
-        """The tenant's key that this is, if it is one; it may have expired."""
+        """Return the tenant's key, which may have expired, or None for an unknown key."""
         digest = _digest(presented)
         known = self._tenants.get(digest)
         return known if hmac.compare_digest(known.digest if known else b"", digest) else None
 
     def holds(self, digest: bytes, today: datetime.date) -> bool:
-        """Whether the tenant's key with this digest is (still) known and has not expired."""
+        """Return True if this is the digest of a tenant's key that has not expired."""
         known = self._tenants.get(digest)
         return known is not None and not known.expired(today)
 
     def holds_operator(self, digest: bytes) -> bool:
-        """Whether the operator's key with this digest is (still) known."""
+        """Return True if this is the digest of an operator key."""
         return hmac.compare_digest(self._operators.get(digest, b""), digest)
 
     @property
     def has_operator(self) -> bool:
-        """Whether there is an operator at all; without one, operator endpoints do not exist."""
+        """True if an operator key is configured. Without one the operator's endpoints are 404."""
         return bool(self._operators)
 
     def __repr__(self) -> str:

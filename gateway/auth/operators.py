@@ -1,13 +1,14 @@
-"""Who acts as the operator: whoever presents the key, or the cookie of a session that the key opened.
+"""Authenticate operators: by an operator key, or by the cookie of a session that the key opened.
 
     bearer key ------------------------------------> Access
     key, once --> session --> cookie, own Origin --> Access
 
-A browser sends a cookie by itself, whatever page asked for the request. `SameSite=Strict` keeps it from pages
-of other sites; a request that changes something must also come from a page of this very origin.
+A browser attaches a cookie to a request whichever page caused it. `SameSite=Strict` keeps the cookie from
+pages of other sites. A request that changes something must also come from a page of this gateway's own
+origin.
 
-One object lives as long as the process: a configuration that is read again changes which keys are good, and
-ends the sessions of those that are not.
+One `Operators` lives as long as the process. A reload changes which keys are valid and ends the sessions of
+keys that are not.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """By what an operator was let in; whether it is still good can be asked at any time."""
+    """The key or session that an operator was admitted with. `Operators.good` says if it is still valid."""
 
     key_digest: bytes = field(repr=False)
     session_id: str = field(default="", repr=False)
-    """Empty for a key."""
+    """Empty if the operator presented the key itself."""
 
 
 class Operators:
-    """`holds` says whether a key of this digest is one of the operator's; None: there is no operator."""
+    """`holds` returns True for the digest of an operator key. None if no operator key is configured."""
 
     def __init__(self, holds: Callable[[bytes], bool] | None, clock: Callable[[], float]) -> None:
         self._holds = holds
@@ -53,18 +54,22 @@ class Operators:
         return f"<Operators {self._sessions!r}>"
 
     def change(self, holds: Callable[[bytes], bool] | None) -> None:
-        """Other keys are good from now on."""
+        """Replace the valid keys, and end the sessions of keys that are not valid any more."""
         self._holds = holds
-        self._sessions.keep(holds or _nobody)
+        self._sessions.keep(holds or _no_key)
 
     def good(self, access: Access) -> bool:
-        """Whether what let somebody in is still good."""
+        """Return True if the key is still valid, or the session still open."""
         if access.session_id:
             return self._sessions.find(access.session_id) is not None
         return self._holds is not None and self._holds(access.key_digest)
 
     def admit(self, scope: Scope, presented: list[bytes]) -> Access:
-        """Raises `ClientError`: 401 without key or session, 403 for a session's order from another page."""
+        """Authenticate a request.
+
+        Raises `ClientError`: 401 without a valid key or session, 403 if a session's cookie comes with a
+        changing request from another page.
+        """
         if presented:
             access = self._by_key(presented[0]) if len(presented) == 1 else None
         else:
@@ -77,9 +82,9 @@ class Operators:
         return access
 
     def session_of(self, scope: Scope) -> Access | None:
-        """The session whose cookie the request carries, while it lasts.
+        """Return the open session of the request's cookie, or None.
 
-        Another server on this host can set cookies of the same name; they must not hide ours.
+        Another server on this host may have set cookies of the same name, so all of them are tried.
         """
         for session_id in _cookies(scope):
             session = self._sessions.find(session_id)
@@ -88,7 +93,7 @@ class Operators:
         return None
 
     def sign_in(self, scope: Scope, key: bytes) -> bytes:
-        """Open a session with the key, in place of the one that the browser has; returns its `set-cookie`.
+        """Open a session, close the one that the browser had, and return the new `set-cookie`.
 
         Raises `ClientError` 401 for a wrong key, and `CapacityError` 429 after too many of them.
         """
@@ -104,7 +109,7 @@ class Operators:
         return _set_cookie(scope, self._sessions.open(access.key_digest), int(LIFETIME_S))
 
     def sign_out(self, scope: Scope) -> bytes:
-        """End the session of the request, if it has one; returns the `set-cookie` that forgets it."""
+        """Close the request's session, if it has one, and return the `set-cookie` that deletes the cookie."""
         self._close(scope)
         return _set_cookie(scope, "", 0)
 
@@ -118,9 +123,9 @@ class Operators:
 
 
 def check_origin(scope: Scope, *, needed: bool = True) -> None:
-    """Raises `ClientError` 403 unless the request comes from a page of this origin.
+    """Raise `ClientError` 403 unless the request comes from a page of this gateway's origin.
 
-    The scheme is not compared: a proxy that speaks TLS for us does not always say so.
+    The scheme is not compared, because a proxy that ends TLS does not always report it.
     """
     headers = headers_of(scope)
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
@@ -130,7 +135,7 @@ def check_origin(scope: Scope, *, needed: bool = True) -> None:
     scheme = said.partition("://")[0].lower()
     here = _authority(f"{scheme}://{host.decode('latin-1')}")
     if origin is None or here is None or _authority(said) != here:
-        message = "a signed-in browser gives orders from this gateway's own pages only"
+        message = "a signed-in browser may change something only from this gateway's own pages"
         raise ClientError("origin_not_allowed", message, status=403, kind="permission_error")
 
 
@@ -144,7 +149,7 @@ def _authority(url: str) -> tuple[str, int] | None:
 
 
 def _name(scope: Scope) -> str:
-    """Browsers keep cookies by host, not by port: gateways on one machine each have their own."""
+    """The cookie's name has the port: browsers keep cookies by host, not by port."""
     server = scope.get("server")
     return f"{_COOKIE}_{server[1]}" if server and server[1] else _COOKIE
 
@@ -166,5 +171,5 @@ def _set_cookie(scope: Scope, session_id: str, lifetime_s: int) -> bytes:
     return f"{_name(scope)}={session_id}; {attributes}".encode("latin-1")
 
 
-def _nobody(_: bytes) -> bool:
+def _no_key(_: bytes) -> bool:
     return False

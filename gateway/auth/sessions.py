@@ -1,7 +1,7 @@
-"""Sessions of operators who signed in with a browser: random ids, few at a time, each with an end.
+"""Sessions of operators who signed in with a browser. Each has a random id and a fixed lifetime.
 
-A session remembers by which key it was opened, as a digest: it ends with that key. Nothing here is written
-down, so a restart of the gateway ends them all. This module never awaits.
+A session keeps the digest of the key that opened it, and ends when that key is no longer valid. Sessions are
+kept in memory only, so a restart of the gateway ends them all. This module never awaits.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from typing import Final
 __all__ = ["LIFETIME_S", "MOST_SESSIONS", "Session", "Sessions"]
 
 LIFETIME_S: Final = 12 * 3600.0
-"""From the sign-in, however busy the session is."""
+"""Seconds from the sign-in. Use of the session does not extend it."""
 MOST_SESSIONS: Final = 32
-"""At once; one more ends the oldest."""
+"""Open at a time. One more closes the oldest."""
 _ID_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """One sign-in."""
+
     key_digest: bytes = field(repr=False)
     ends_at: float
 
 
 class Sessions:
-    """By the digest of their id: how long a look-up takes says nothing about the ids that exist."""
+    """All open sessions, looked up by the digest of their id: the time of a look-up reveals nothing about the
+    ids.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._open: dict[bytes, Session] = {}
-        """In the order in which they were opened, which is that in which they end."""
+        """Digest of the id -> session, oldest first."""
 
     def __repr__(self) -> str:
         return f"<Sessions {len(self._open)} open>"
@@ -42,7 +46,7 @@ class Sessions:
         return len(self._open)
 
     def open(self, key_digest: bytes) -> str:
-        """Returns the id of a new one."""
+        """Open a session and return its id."""
         while len(self._open) >= MOST_SESSIONS:
             del self._open[next(iter(self._open))]
         session_id = secrets.token_urlsafe(_ID_BYTES)
@@ -50,7 +54,7 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str) -> Session | None:
-        """The session of this id, while it lasts."""
+        """Return the session with this id, or None if there is none or its time is over."""
         session = self._open.get(_digest(session_id))
         if session is not None and self._clock() >= session.ends_at:
             self.close(session_id)
@@ -58,11 +62,11 @@ class Sessions:
         return session
 
     def close(self, session_id: str) -> None:
-        """Nothing happens where there is none."""
+        """Close the session, if it is open."""
         self._open.pop(_digest(session_id), None)
 
     def keep(self, holds: Callable[[bytes], bool]) -> None:
-        """End those whose key is no longer good."""
+        """Close the sessions whose key `holds` does not accept."""
         self._open = {name: session for name, session in self._open.items() if holds(session.key_digest)}
 
 

@@ -1,9 +1,9 @@
-"""How often somebody may sign in with a wrong key: a few times a minute from one address.
+"""Limit sign-ins with a wrong key to a few per minute and address.
 
-An address that has used this up is refused before its key is looked at, so that nothing more can be learnt.
-Keys that come as bearer are not counted: programs present them, many behind one proxy, and one that is wrong
-must not shut out the others. What `slotgate keys new` makes has 256 random bits and cannot be guessed at any
-pace; this is for keys that people made up. This module never awaits.
+An address at its limit is refused before its key is checked, so that it learns nothing more. Bearer keys are
+not counted: many programs may be behind one proxy, and a wrong key of one must not lock out the others. Keys
+of `slotgate keys new` have 256 random bits and cannot be guessed; the limit protects keys that people chose
+themselves. This module never awaits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["A_MINUTE", "SignInLimiter"]
 A_MINUTE: Final = 10
 _MOST_ADDRESSES: Final = 1024
 _IPV6_NETWORK: Final = 64
-"""Whoever has one address of such a network has all of them."""
+"""Bits of the network: one customer usually has all addresses of such a network."""
 
 
 class SignInLimiter:
-    """Counts by address; of those that were not heard of for longest the oldest are forgotten."""
+    """Counts wrong keys by address. It remembers the `_MOST_ADDRESSES` that were wrong most recently."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class SignInLimiter:
         return f"<SignInLimiter of {len(self._left)} addresses>"
 
     def check(self, address: str) -> None:
-        """Raises `CapacityError` 429 for an address that has to wait."""
+        """Raise `CapacityError` 429 if the address is at its limit."""
         bucket = self._left.get(_network(address))
         wait_s = bucket.wait_s(1, self._clock()) if bucket is not None else 0.0
         if wait_s > 0:
@@ -42,7 +42,7 @@ class SignInLimiter:
             raise CapacityError(429, "rate_limited", message, retry_after_s=wait_s)
 
     def count(self, address: str) -> None:
-        """A wrong key came from there."""
+        """Count a wrong key from this address."""
         now, network = self._clock(), _network(address)
         bucket = self._left.pop(network, None) or Bucket(A_MINUTE, now)
         bucket.take(1, now)

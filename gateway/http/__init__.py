@@ -1,1 +1,1 @@
-"""One HTTP exchange with a client: who asks, which error, which body."""
+"""One HTTP exchange with a client: its context, its body, its errors."""

@@ -1,4 +1,4 @@
-"""One path, several methods: the endpoint for each, and honest answers for the rest."""
+"""Dispatch the methods of one path, and answer 404 and 405."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["ByMethod", "unknown_path"]
 
 
 class ByMethod:
-    """HEAD is answered as GET (the server leaves the body out); OPTIONS with what is allowed; others 405."""
+    """Call the endpoint of the request's method.
+
+    HEAD calls the endpoint of GET; the server leaves the body out. OPTIONS lists the allowed methods. Every
+    other method gets 405.
+    """
 
     def __init__(self, **endpoints: ASGIApp) -> None:
         self._endpoints = dict(endpoints)
@@ -32,5 +36,5 @@ class ByMethod:
 
 
 async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Nothing is proxied blindly: every path that is not in the table ends here."""
+    """Answer 404. The gateway forwards no path that it does not know."""
     raise ClientError("unknown_path", f"there is nothing at {scope['path']}", status=404)

@@ -1,6 +1,7 @@
-"""What is known about one request while it runs: made by the outermost middleware, read by the log.
+"""The context of a request: plain facts that the layers collect while it runs.
 
-It travels in the ASGI scope's `state`, under one key, and holds plain facts only.
+The outermost middleware makes it and stores it in the ASGI scope's `state`. Log, metrics, usage records and
+traces read it when the request has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from starlette.types import Scope
 
 from slotgate.gateway.http.headers import Headers
 
-__all__ = ["Caller", "RequestContext", "TenantIdentity", "context_of", "headers_of"]
+__all__ = ["Caller", "RequestContext", "TenantIdentity", "attach", "context_of", "headers_of"]
 
 _KEY = "slotgate"
 _HEADERS = "slotgate.headers"
@@ -21,19 +22,19 @@ _HEADERS = "slotgate.headers"
 
 @dataclass(frozen=True, slots=True)
 class TenantIdentity:
-    """Who pays for a request, and what it may use."""
+    """The tenant of a request, and what it may use."""
 
     name: str
     models: tuple[str, ...] = ("*",)
     max_tokens_default: int | None = None
     max_tokens_limit: int | None = None
     batch_only: bool = False
-    """The tenant's ceiling is `batch`: a header cannot raise it."""
+    """The tenant's priority is `batch`; a header cannot raise it."""
     allow_id_slot: bool = False
     isolate_cache: bool = False
-    """What others asked is not found in the prompt cache by this tenant."""
+    """The tenant's requests do not use the prompt cache, so they find nothing that others asked."""
     isolated: bool = False
-    """What this tenant asked is not found by others: nothing of it is left in a slot."""
+    """The slots that the tenant used are erased, so others find nothing that it asked."""
 
     def may_use(self, model: str) -> bool:
         return "*" in self.models or model in self.models
@@ -41,11 +42,11 @@ class TenantIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose key was presented, and which of its keys."""
+    """The tenant and the key that a client presented."""
 
     tenant: TenantIdentity
     key: str
-    """Its name, never the key."""
+    """The key's name, never the key itself."""
     digest: bytes = field(repr=False)
     expired: bool = False
 
@@ -55,32 +56,32 @@ ANONYMOUS = TenantIdentity("anonymous")
 
 @dataclass(slots=True)
 class RequestContext:
-    """Times are seconds of the event loop's clock."""
+    """The facts of one request. Times are seconds of the event loop's clock, None until the event happens."""
 
     id: str
     began_at: float
     tenant: TenantIdentity = ANONYMOUS
     key: str | None = None
-    """The name of the key that was presented; never the key."""
+    """The name of the presented key, never the key itself."""
     key_digest: bytes = field(default=b"", repr=False)
-    """To see whether the key is still good; empty where none is needed."""
+    """A reload ends waiting requests whose digest is no longer known. Empty if no key was needed."""
     path: str = ""
-    """Of the endpoint that it came through: the first of its paths."""
+    """The first path of its endpoint. Aliases of a path are one path in metrics."""
     status: int | None = None
-    """The status that was sent; None while the response has not begun."""
+    """The status that was sent, or None while the response has not begun."""
     model: str | None = None
     backend: str | None = None
     outcome: str | None = None
-    """How it ended, in a word; set where it is known, else derived from the status."""
+    """How the request ended, in one word. If no layer sets it, `final_outcome` derives it from the status."""
     code: str | None = None
-    """The error code that was answered or framed."""
+    """The code of the error that was sent, as an answer or inside the stream."""
     message: str = ""
-    """What was said of it. It may quote what was asked, so no log has it."""
+    """The message of that error. It may quote the request, so it is never logged."""
     queued_at: float | None = None
     granted_at: float | None = None
     asked_at: float | None = None
     answered_at: float | None = None
-    """When the upstream's response headers came."""
+    """When the backend's response headers arrived."""
     first_output_at: float | None = None
     stream: bool = False
     prompt_tokens: int = 0
@@ -88,47 +89,50 @@ class RequestContext:
     completion_tokens: int = 0
     ended_at: float | None = None
     partial: bool = False
-    """The token counts are what passed, not what the backend stated."""
+    """True if the token counts are what was forwarded, because the backend did not state them."""
     traceparent: bytes = b""
-    """What the backend is told of the trace that this request is part of; empty without traces of our own."""
+    """The header for the backend that makes its spans part of the trace; empty if tracing is off."""
     headers: Headers = field(default_factory=list)
-    """What the response says beyond its endpoint's own headers."""
+    """Headers that are added to those of the endpoint."""
 
     @property
     def trace_id(self) -> str | None:
-        """Of the trace, where there is one of ours: 32 hex digits."""
+        """The id of the trace in 32 hex digits, or None if tracing is off."""
         return self.traceparent.split(b"-")[1].decode() if self.traceparent else None
 
     @property
     def queue_s(self) -> float | None:
-        """Seconds from joining the queue to the last grant."""
+        """Seconds from joining the queue to the last grant, or None if there was none."""
         if self.queued_at is None or self.granted_at is None:
             return None
         return self.granted_at - self.queued_at
 
     @property
     def first_output_s(self) -> float | None:
-        """Seconds from the request's beginning to the first generated output."""
+        """Seconds from the start of the request to the first generated output, or None without output."""
         return None if self.first_output_at is None else self.first_output_at - self.began_at
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its beginning to its end, once it is over."""
+        """Seconds from start to end, or None while the request runs."""
         return None if self.ended_at is None else self.ended_at - self.began_at
 
     @property
     def final_status(self) -> int | None:
-        """The status that was sent, or 499 for a client that left; None if nothing was sent."""
+        """The status that was sent, 499 if the client left, or None if nothing was sent."""
         return 499 if self.outcome == "client_gone" else self.status
 
     @property
     def final_outcome(self) -> str:
-        """`ok`, `error`, or what is known better, once it is over."""
+        """The outcome if a layer set one, else `ok` or `error`. Valid once the request has ended."""
         failed = self.code is not None or self.status is None or self.status >= 400
         return self.outcome or ("error" if failed else "ok")
 
     def facts(self, now: float) -> dict[str, Any]:
-        """What is told about it to operators: nothing of what was said, no key. Times in milliseconds."""
+        """The facts for log and operators, with times in milliseconds.
+
+        No content and no key is among them.
+        """
         return {
             "id": self.id,
             "tenant": self.tenant.name,
@@ -148,7 +152,7 @@ class RequestContext:
         }
 
     def server_timing(self, now: float) -> bytes:
-        """The header `server-timing`, as far as known: milliseconds queued, milliseconds upstream."""
+        """The value of `server-timing`: milliseconds in the queue and upstream, as far as known."""
         parts = []
         if self.queued_at is not None:
             parts.append(b"queue;dur=%.1f" % (((self.granted_at or now) - self.queued_at) * 1000))
@@ -162,11 +166,12 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def attach(scope: Scope, context: RequestContext) -> None:
+    """Store the context in the scope, where `context_of` finds it."""
     scope.setdefault("state", {})[_KEY] = context
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """The request's headers by name; of several with one name the last. Made once a request."""
+    """The request's headers by name, built once per request. If a name is repeated, the last value counts."""
     state = scope.setdefault("state", {})
     headers: dict[bytes, bytes] | None = state.get(_HEADERS)
     if headers is None:
@@ -175,5 +180,5 @@ def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
 
 
 def context_of(scope: Scope) -> RequestContext:
-    """The context of a request that has passed the outermost middleware."""
+    """The context that the outermost middleware stored in the scope."""
     return cast("RequestContext", scope["state"][_KEY])

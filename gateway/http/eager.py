@@ -1,6 +1,6 @@
-"""Awaiting by hand: as far as something gets without waiting, and the rest of it later, or elsewhere.
+"""Run an awaitable as far as it gets without waiting, and await the rest later.
 
-What is there already then costs neither a timer nor a switch between tasks.
+If nothing has to be waited for, this saves a timer and a switch between tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Steps = Generator[Any, Any, T] | Coroutine[Any, Any, T]
 
 
 class Continued(Generic[T]):
-    """What was stepped until it first waited, to be awaited for the rest."""
+    """An awaitable that has been run until it first waited. Awaiting this object runs the rest."""
 
     __slots__ = ("_steps", "_waiting_for")
 
@@ -40,7 +40,7 @@ class Continued(Generic[T]):
 
 
 async def within(awaitable: Awaitable[T], deadline: float) -> T:
-    """Await until `deadline`, in seconds of the event loop's clock. Raises `TimeoutError`."""
+    """Await until `deadline`, in seconds of the event loop's clock. Raises `TimeoutError` after it."""
     steps = awaitable.__await__()
     try:
         waiting_for = next(steps)

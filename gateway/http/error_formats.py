@@ -1,4 +1,4 @@
-"""The two shapes in which clients expect errors: OpenAI's, and Anthropic's on `/v1/messages`."""
+"""The two formats of errors: OpenAI's, and Anthropic's on `/v1/messages`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,24 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
 }
 _OVERLOADED = 529
-"""What Anthropic answers where others say 503."""
+"""Anthropic's status for an overloaded server, in place of 503."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
+    """How an error becomes a response: functions for its status and its body."""
+
     status: Callable[[GatewayError], int]
     body: Callable[[GatewayError], bytes]
     request_id_header: bytes | None = None
-    """A second name for `x-request-id` in responses."""
+    """A second header with the request id, which this protocol's clients read."""
 
 
 def anthropic_body(error: GatewayError) -> bytes:
-    """The backend's own fields are kept beside type and message; the code is kept too, for whoever looks."""
+    """The error in Anthropic's format.
+
+    The code and the backend's own fields are kept beside type and message.
+    """
     said = error.payload()
     kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
     extra = {name: value for name, value in said.items() if name != "param" or value is not None}
@@ -52,4 +57,5 @@ ANTHROPIC = ErrorFormat(status=_anthropic_status, body=anthropic_body, request_i
 
 
 def error_format_for(path: str) -> ErrorFormat:
+    """Return the format of errors that clients of this path expect."""
     return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI

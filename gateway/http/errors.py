@@ -1,16 +1,15 @@
-"""What can go wrong with a request, and what the client is told.
+"""The errors of a request, and what the client is told about them.
 
-    GatewayError                 status, type, code, message; who caused it; whether a retry is safe
+    GatewayError                 status, type, code, message; whether a retry on another backend is safe
       ClientError                the request is at fault (4xx)
-      CapacityError              no slot for it now (429, 503), with an estimate of when
-      UpstreamError              the backend failed us (502, 504)
-      UpstreamAnswer             the backend's own error answer, passed on with its fields
+      CapacityError              there is no slot for it now (429, 503); has an estimate of when to retry
+      UpstreamError              the backend failed (502, 504)
+      UpstreamAnswer             the backend's own error answer, forwarded with its fields
 
-    ClientGone                   an outcome, not an error: nobody is there to be told
+    ClientGone                   the client closed its connection: an outcome, not an error
 
-An error is raised or handed over as one of these and rendered once: as a JSON answer with its status while
-the response is not committed, as one framed error afterwards. Foreign exceptions are translated
-where they cross into the gateway, keeping their cause.
+Each error is sent once: as a JSON answer if the response has not begun, as an event inside the stream if it
+has. Exceptions of libraries are translated where they enter the gateway and kept as the cause.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class ClientGone(Exception):
 
 
 class GatewayError(Exception):
-    """An answer that is no success. `code` names the reason; it is also the header `x-slotgate-reason`."""
+    """An error answer. `code` gives the reason; the header `x-slotgate-reason` has it too."""
 
     retry_safe = False
-    """Whether the work is known not to have begun upstream, so that another backend may be tried."""
+    """True if the backend has certainly not begun the work, so that another backend may be tried."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class GatewayError(Exception):
         return [(b"x-slotgate-reason", self.code.encode()), *self._headers]
 
     def payload(self) -> dict[str, Any]:
-        """The error object in OpenAI's shape."""
+        """The error object in OpenAI's format."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     def body(self) -> bytes:
@@ -103,7 +102,9 @@ class ClientError(GatewayError):
 
 
 class CapacityError(GatewayError):
-    """429: capacity exists but is contended. 503: nothing can serve now, or the wait ran out."""
+    """429 if the tenant or the queue is at a limit. 503 if no backend can serve now, or the wait was too
+    long.
+    """
 
     KIND: ClassVar = {429: "rate_limit_error", 503: "overloaded_error"}
 
@@ -117,8 +118,8 @@ class CapacityError(GatewayError):
         headers: Headers | None = None,
     ) -> None:
         seconds = max(1, math.ceil(retry_after_s or 1.0))
-        told = [(b"retry-after", b"%d" % seconds), *(headers or [])]
-        super().__init__(status, self.KIND[status], code, message, headers=told)
+        all_headers = [(b"retry-after", b"%d" % seconds), *(headers or [])]
+        super().__init__(status, self.KIND[status], code, message, headers=all_headers)
 
 
 class UpstreamError(GatewayError):
@@ -155,7 +156,7 @@ def upstream_timeout(limit: str) -> UpstreamError:
 
 
 def internal_error(error: Exception, request_id: str) -> GatewayError:
-    """What the client is told of a fault of ours; the operator is told in one line of the log."""
+    """Log an unexpected exception, and return the 500 for the client, which has no details."""
     log.warning("internal error", id=request_id, error=repr(error), exc_info=error)
     failure = GatewayError(500, "server_error", "internal_error", "the gateway failed to handle the request")
     failure.__cause__ = error

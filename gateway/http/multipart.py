@@ -1,12 +1,13 @@
-"""A multipart form on its way through: held once, in the pieces in which it came, and read as it comes.
+"""Parse a multipart form while it arrives, and forward it without copying it.
 
-Of a transcription the gateway has to know small fields only: the model, whether to stream, the limit. The
-file is never looked at, joined or copied. To set a field, the form leaves as the same pieces around a new
-value.
+The gateway needs only a few small fields of a transcription: the model, `stream` and the limit. It never
+inspects, joins or copies the file. The form is kept in the pieces in which it arrived. To change a field, the
+pieces around its value are sent with a new value between them.
 
-llama-server makes a JSON object of the fields and copies it into a chat request. All values are texts, but
-for `stream`, which has to be `true`, and `max_tokens`; a field that is given twice is a list. It takes no
-text for a number, so nothing else in a form (`id_slot`, `n`, `n_predict`, `cache_prompt`) does anything.
+llama-server makes a JSON object of the fields and copies it into a chat request. All values are text, except
+`stream` (true if its text is `true`) and `max_tokens` (a number). A repeated field becomes a list.
+llama-server accepts no text for a number, so other fields of a form (`id_slot`, `n`, `n_predict`,
+`cache_prompt`) have no effect.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from slotgate.gateway.http.request_body import Body
 __all__ = ["Form", "boundary_of"]
 
 MAX_FIELD_BYTES = 8192
-"""Of a longer field the beginning is read."""
+"""Only so many bytes of a field's value are read. The whole value is forwarded."""
 MAX_PARTS = 64
 _SETTABLE = ("model", "max_tokens")
 _is_boundary = re.compile(rb"[ -~]{0,69}[!-~]").fullmatch
 
 
 def boundary_of(content_type: bytes) -> bytes:
-    """Raises `ClientError` where the body is no form."""
+    """Return the boundary from the header. Raises `ClientError` if it does not announce a form."""
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind.lower() != b"multipart/form-data" or not _is_boundary(boundary):
@@ -44,12 +45,12 @@ def boundary_of(content_type: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Field:
-    """A part without a file name, and where in the body its value stands, if it has one."""
+    """A part without a file name, with the place of its value in the body."""
 
     start: int = 0
     length: int = 0
     value: bytearray = field(default_factory=bytearray)
-    """Its beginning."""
+    """The first `MAX_FIELD_BYTES` of the value."""
 
     @property
     def text(self) -> str:
@@ -57,19 +58,21 @@ class _Field:
 
 
 class Form:
+    """One form. Call `feed` with each piece, then `finish`; after that read `members` or `changed`."""
+
     def __init__(self, boundary: bytes) -> None:
         self.size = 0
         self._boundary = boundary
         self._pieces: list[bytes] = []
         self._feeding = b""
         self._begins_at: int | None = None
-        """Where the first delimiter stands; only newlines may come before it."""
+        """Position of the first delimiter. Only line breaks may precede it."""
         self._fields: dict[str, list[_Field]] = {}
         self._parts = 0
         self._header = b""
         self._value = b""
         self._name: str | None = None
-        """Of the part that is being read, if it is a field."""
+        """The name of the current part, or None if it is not a field."""
         self._field: _Field | None = None
         self._ended = False
         self._parser = MultipartParser(
@@ -89,10 +92,12 @@ class Form:
         return f"<Form {self.size} bytes, {self._parts} parts>"
 
     def feed(self, piece: bytes) -> None:
-        """Raises `ClientError` for what is no form."""
+        """Parse the next piece of the body. Raises `ClientError` if the body is not a form."""
         self._feeding = piece
         if self._begins_at is None and (beginning := piece.lstrip(b"\r\n")):
-            if not beginning.startswith(b"-"):  # the parser would look for one in this piece
+            if not beginning.startswith(
+                b"-"
+            ):  # the parser would skip text to find a delimiter in the same piece
                 raise _invalid("it does not begin with its boundary")
             self._begins_at = self.size + len(piece) - len(beginning)
         try:
@@ -107,7 +112,7 @@ class Form:
             raise _invalid("it has no end")
 
     def members(self) -> dict[str, Any]:
-        """The fields as llama-server reads them."""
+        """The fields as llama-server understands them."""
         texts = {name: [given.text for given in fields] for name, fields in self._fields.items()}
         members: dict[str, Any] = {
             name: given if len(given) > 1 else given[0] for name, given in texts.items()
@@ -120,9 +125,9 @@ class Form:
         return members
 
     def changed(self, changes: Mapping[str, bytes | None]) -> Body:
-        """The body for the backend, with these fields set to JSON values; what has no place in a form is not.
+        """Return the body with these fields set to JSON values. Only `_SETTABLE` fields can be set in a form.
 
-        A field that is there must have a value, and stand there once.
+        A field that the form has already must have a value and must not be repeated.
         """
         spans: list[tuple[int, int, bytes]] = []
         for name in _SETTABLE:
@@ -150,7 +155,7 @@ class Form:
         return [*body, *self._between(at, self.size)]
 
     def _between(self, start: int, end: int) -> list[bytes | memoryview]:
-        """A stretch of the body, without copying; a piece that is all in it is itself."""
+        """A range of the body, without copying: whole pieces, and views of pieces at its ends."""
         stretch: list[bytes | memoryview] = []
         at = 0
         for piece in self._pieces:
@@ -189,8 +194,10 @@ class Form:
             self._fields.setdefault(self._name, []).append(self._field)
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
-        """`data` is the piece that is being fed; or it stands for the end of those before it, which looked
-        like the beginning of a delimiter and was none.
+        """`data` is the piece that is being fed, or the end of earlier pieces.
+
+        The parser holds back an end that could be the beginning of a delimiter, and reports it later if it
+        was not.
         """
         given = self._field
         if given is None:

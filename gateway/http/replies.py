@@ -1,4 +1,4 @@
-"""Whole answers in one go, as raw ASGI messages."""
+"""Send complete responses as raw ASGI messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a request body: bounded in bytes and in time."""
+"""Read a request body, with limits on its size and its time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from slotgate.gateway.http.errors import ClientError, ClientGone
 __all__ = ["Body", "read_body", "read_pieces", "with_members"]
 
 Body = Sequence[bytes | memoryview]
-"""A body on its way to a backend, in pieces that are written one after the other."""
+"""A body for a backend, in pieces that are written one after another."""
 _EMPTY = re.compile(rb"\s*{\s*}")
 
 
 def with_members(document: bytes, members: Mapping[str, int]) -> Body:
-    """The same JSON object with these members too, at its end; of two with one name, parsers take the last.
+    """Append members to a JSON object. If it has a member of the same name, the appended one wins.
 
-    Nothing of it is copied: it may be long, and the loop waits.
+    The document is not copied: it may be long, and copying it would block the event loop.
     """
     if not members:
         return (document,)
@@ -32,7 +32,7 @@ def with_members(document: bytes, members: Mapping[str, int]) -> Body:
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body; raises as `read_pieces` does."""
+    """Return the whole body. Raises the errors of `read_pieces`."""
     pieces = [piece async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -40,11 +40,11 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s
 async def read_pieces(
     scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float
 ) -> AsyncIterator[bytes]:
-    """The body as it comes, without copying.
+    """Yield the pieces of the body as they arrive, without copying.
 
-    Raises `ClientError` 415 for one that is compressed, which llama-server does not take either; 413 as soon
-    as the limit is known to be passed, by the length that is announced or by the bytes that came; 408 when it
-    is not whole within `timeout_s`; `ClientGone`.
+    Raises `ClientError` 415 for a compressed body, which llama-server does not accept either; 413 as soon as
+    the announced length or the bytes received exceed the limit; 408 if the body is not complete within
+    `timeout_s`. Raises `ClientGone` if the client disconnects.
     """
     headers = headers_of(scope)
     if encoding := headers.get(b"content-encoding"):

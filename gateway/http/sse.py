@@ -1,15 +1,18 @@
-"""Server-sent events from bytes, sans-IO: feed what was read, get the events that it completes.
+"""A parser of server-sent events without IO: feed bytes, get the events that they complete.
 
-The rules, from the HTML standard's event stream format and from what llama-server builds do:
+The rules come from the event stream format of the HTML standard and from llama-server builds:
 
-* A line ends with LF, CRLF or CR; a blank line ends an event. A CR at the end of a read ends its line at
-  once, and an LF that follows in the next read belongs to it: nothing waits for a byte that may not come.
-* Bytes are never decoded here, so a character cut by a read boundary stays whole.
-* `data` lines of one event are joined with LF; the space after the colon is optional. `id` and `retry`
-  are dropped. An event without data is no event.
-* A comment is reported as soon as its line is complete; one inside an event comes just before that event.
+* A line ends with LF, CRLF or CR. A blank line ends an event. A CR at the end of a read ends its line at
+  once, and an LF at the start of the next read belongs to it. So the parser never waits for a byte that may
+  not come.
+* Bytes are never decoded here, so a character that is split between two reads stays intact.
+* The `data` lines of an event are joined with LF. The space after the colon is optional. `id` and `retry` are
+  dropped. An event without data is ignored.
+* A comment is reported as soon as its line is complete. A comment inside an event is reported just before the
+  event.
 * Old llama-server builds report a failure in a field of its own, `error: {...}`, instead of in `data`.
-* An event that outgrows `MAX_EVENT_BYTES` is handed on in raw pieces: the stream goes on, unread.
+* An event larger than `MAX_EVENT_BYTES` is reported in raw pieces, so that the stream can go on without
+  parsing it.
 """
 
 from __future__ import annotations
@@ -28,16 +31,23 @@ class SseKind(Enum):
     COMMENT = "comment"
     ERROR_FIELD = "error"
     RAW = "raw"
-    """A piece of an event too big to be read; `data` is the bytes as they came, line ends normalised."""
+    """A piece of an event that is too large to parse.
+
+    `data` has its bytes with line ends normalised to LF.
+    """
 
 
 class SseEvent(NamedTuple):
+    """One event, comment or raw piece."""
+
     data: bytes
     kind: SseKind = SseKind.MESSAGE
     name: bytes = b""
 
 
 class EventParser:
+    """Parses one stream. Call `feed` with each read, and `finish` at the end of the body."""
+
     __slots__ = ("_buffer", "_fresh", "_oversize", "_skip_lf")
 
     def __init__(self) -> None:
@@ -51,17 +61,17 @@ class EventParser:
 
     @property
     def pending(self) -> bool:
-        """Whether part of an event has been read, so that the next bytes do not begin one."""
+        """True if the parser is inside an event, so that the next bytes do not begin a new one."""
         return bool(self._buffer) or self._fresh or self._skip_lf or self._oversize
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """The events that `data` completes, in order."""
+        """Return the events that `data` completes, in order."""
         if self._skip_lf or b"\r" in data:
             data = self._normalised(data)
         return self._events(data)
 
     def finish(self) -> list[SseEvent]:
-        """The body has ended: what was left without its blank line, if it makes an event."""
+        """Return the last event if the body ended without the blank line that ends it."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         events: list[SseEvent] = []
         if self._oversize:
@@ -70,7 +80,7 @@ class EventParser:
         return events
 
     def _events(self, data: bytes) -> list[SseEvent]:
-        """The same for bytes whose lines end with LF."""
+        """Like `feed`, for bytes whose line ends are LF."""
         buffer = self._buffer
         searched = max(0, len(buffer) - 1)
         buffer += data
@@ -98,7 +108,7 @@ class EventParser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _skip_bom(self) -> bool:
-        """Drop a byte order mark at the start; False while it cannot be told yet."""
+        """Drop a byte order mark at the start. Return False while too few bytes have come to tell."""
         if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
             return False
         if self._buffer.startswith(_BOM):
@@ -107,7 +117,7 @@ class EventParser:
         return True
 
     def _incomplete(self) -> list[SseEvent]:
-        """No event is complete: comments of whole lines leave now, and so does what is too big to keep."""
+        """Return complete comment lines of an incomplete event, and raw pieces if the event is too large."""
         events: list[SseEvent] = []
         buffer = self._buffer
         while buffer.startswith((b":", b"\n")) and (end := buffer.find(b"\n")) >= 0:
@@ -120,10 +130,10 @@ class EventParser:
         return events
 
     def _raw(self) -> list[SseEvent]:
-        """Hand on the bytes of an oversize event, up to and with its blank line."""
+        """Return the bytes of an oversize event up to the end of its blank line, and what follows it."""
         end = self._buffer.find(b"\n\n")
         if end < 0:
-            # A line end at the end may be the first half of the blank line.
+            # A line end at the end may be the first half of the blank line, so it is kept.
             keep = 1 if self._buffer.endswith(b"\n") else 0
             piece = bytes(self._buffer[: len(self._buffer) - keep])
             del self._buffer[: len(piece)]
@@ -136,7 +146,7 @@ class EventParser:
 
 
 def _read_block(block: bytes, events: list[SseEvent]) -> None:
-    """Append the event made by the lines of one block, and its comments before it."""
+    """Parse the lines of one block: append its comments and then its event."""
     if block.startswith(b"data: ") and b"\n" not in block:
         if len(block) > len(b"data: "):
             events.append(SseEvent(block[6:]))

@@ -1,7 +1,7 @@
-"""How many lines of one kind the log gets: enough to see what is wrong, and not one for each of a flood.
+"""Limit identical log lines, so that a flood of failing requests does not flood the log.
 
-A kind has `MOST` lines in `PERIOD_S` seconds. What is left out of a period is counted, and the period ends
-with one line that has the counts: nothing is lost in silence. This module never awaits.
+Each kind of line may be written `MOST` times in `PERIOD_S` seconds. Further lines are counted, and one line
+at the end of the period gives the counts. This module never awaits.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ __all__ = ["MOST", "PERIOD_S", "LogLimiter"]
 MOST: Final = 100
 PERIOD_S: Final = 10.0
 _MOST_KINDS: Final = 64
-"""Told apart in one period; all others are one more."""
+"""Kinds that are counted separately in one period. All other kinds are counted together."""
 _OTHERS: Final = "others"
 log = structlog.stdlib.get_logger("slotgate.access")
 
 
 class LogLimiter:
-    """Belongs to the running event loop; `flush` in the end."""
+    """Belongs to the running event loop. Call `flush` at the end of the process."""
 
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()
-        """Lines of this period, those that were left out included."""
+        """Kind -> lines in this period, including those that were left out."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<LogLimiter {sum(self._asked.values())} asked, {sum(self._left_out.values())} left out>"
 
     def allows(self, kind: str) -> bool:
-        """Whether another line of this kind may be written; counted if not."""
+        """Count a line of this kind. Return True if it may be written."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self.flush)
         if kind not in self._asked and len(self._asked) >= _MOST_KINDS:
@@ -43,7 +43,7 @@ class LogLimiter:
         return self._asked[kind] <= MOST
 
     def flush(self) -> None:
-        """End the period, and say what it left out."""
+        """End the period, and log how many lines were left out."""
         left_out = self._left_out
         self._asked.clear()
         if self._timer is not None:

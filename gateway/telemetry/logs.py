@@ -1,7 +1,7 @@
-"""Logging: JSON on a pipe, readable on a terminal. Never per frame.
+"""Logging: JSON lines on a pipe, readable text on a terminal. No line is written per frame.
 
-Our own lines do not go through the standard library, which takes a tenth of a millisecond for each: there is
-one a request. What libraries log does, and looks the same.
+The gateway's own lines bypass the standard library, which takes a tenth of a millisecond per line: too much
+for one line per request. Lines of libraries go through it, and look the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["configure_logging"]
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """For the whole process; foreign loggers (uvicorn, httpx) speak through it from WARNING on."""
+    """Configure logging for the process. Libraries (uvicorn, httpx) are logged from WARNING on."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     terminal = sys.stderr.isatty()
-    plain = structlog.dev.plain_traceback  # others show local variables, and keys are among them
+    plain = structlog.dev.plain_traceback  # other formatters show local variables, which may hold keys
     console = structlog.dev.ConsoleRenderer(exception_formatter=plain)
     renderer: structlog.typing.Processor = console
     if not terminal:
@@ -49,8 +49,10 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 class _Lines:
-    """Where our own lines go. One that cannot be written is lost, as in the standard library: the log may be
-    full or gone, and whoever logs has a request to finish."""
+    """Writes the gateway's own lines.
+
+    A line that cannot be written is dropped, as in the standard library: a full disk must not fail a request.
+    """
 
     def __init__(self, output: TextIO) -> None:
         self._output = output

@@ -1,16 +1,17 @@
-"""Traces of requests by OpenTelemetry: one span a request, and three in it.
+"""Trace requests with OpenTelemetry: one span for each request, with three spans inside.
 
     POST /v1/chat/completions      from the request to the end of its answer; its parent is the client's span
       queue                        from joining the queue to the grant
       upstream                     from asking the backend to its first event, or to the whole answer
       stream                       from the first event to the end
 
-The times are known to every request anyway, so all but the first span are made when the request has ended:
-nothing happens per frame, and nothing is sent before the answer is. The id of `upstream` is chosen at the
-beginning, because the backend is told it. Spans wait in a bounded queue for a thread that sends them
-(`OTEL_BSP_MAX_QUEUE_SIZE`, 2048); what does not fit is dropped.
+The context of a request has these times anyway. So all spans but the first are made when the request has
+ended, and nothing happens per frame. The id of `upstream` is chosen at the start, because the backend gets it
+in `traceparent`. Spans wait in a bounded queue for the thread that exports them (`OTEL_BSP_MAX_QUEUE_SIZE`,
+2048 by default); spans that do not fit are dropped.
 
-Attributes are names of the configuration and figures: no prompt, no key, no path as the client wrote it.
+Attributes are names from the configuration and numbers. They have no prompt, no key and no path as the client
+wrote it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from slotgate.gateway.http.context import RequestContext
 __all__ = ["Tracing"]
 
 FLUSH_S = 2.0
-"""How long the last spans may take when the process ends."""
+"""Longest wait for the export of the last spans when the process ends."""
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
@@ -53,9 +54,10 @@ Clock = Callable[[float], int]
 
 
 class Tracing:
+    """Makes and exports the spans."""
+
     def __init__(self, processor: SpanProcessor) -> None:
-        """Its sampler and its resource follow the `OTEL_…` variables; the service is called `slotgate` unless
-        they say otherwise."""
+        """The `OTEL_…` variables set the sampler and the resource. The default service name is `slotgate`."""
         self._ids = ChosenIds()
         named = Resource.create()
         if str(named.attributes.get("service.name", "")).startswith("unknown_service"):
@@ -70,11 +72,14 @@ class Tracing:
 
     @classmethod
     def exporting(cls) -> Tracing:
-        """To the collector that the environment names, in batches."""
+        """Export in batches to the collector that the environment names."""
         return cls(BatchSpanProcessor(OTLPSpanExporter()))
 
     def begin(self, scope: Scope, context: RequestContext) -> Callable[[], None]:
-        """A request begins. What is returned is to be called when it has ended. Neither raises."""
+        """Start the span of a request.
+
+        Call the returned function when the request has ended. Neither raises.
+        """
         clock = _wall_clock()
         try:
             span, upstream_id = self._begun(scope, context, clock)
@@ -93,7 +98,7 @@ class Tracing:
         return end
 
     async def flush(self) -> None:
-        """Send what is left and stop, within `FLUSH_S`: in a thread that nobody waits for longer."""
+        """Export the last spans and stop. Wait at most `FLUSH_S` for the thread that does it."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -101,7 +106,7 @@ class Tracing:
             self._provider.shutdown()
             try:
                 loop.call_soon_threadsafe(done.set)
-            except RuntimeError:  # too late: the loop is closed
+            except RuntimeError:  # the export took longer than `FLUSH_S`, and the loop is closed
                 return
 
         threading.Thread(target=shut_down, name="last traces", daemon=True).start()
@@ -155,7 +160,7 @@ class Tracing:
 
 
 class ChosenIds(RandomIdGenerator):
-    """Random ones, but for the next when it has been chosen."""
+    """Generates random span ids, except that `chosen` is the next id if it is set."""
 
     chosen = 0
 
@@ -165,7 +170,7 @@ class ChosenIds(RandomIdGenerator):
 
 
 def _attributes(context: RequestContext) -> dict[str, Any]:
-    """Names from the conventions for HTTP and generative AI, and our own for what these do not know."""
+    """Attributes by the semantic conventions for HTTP and generative AI; `slotgate.…` for the rest."""
     found: dict[str, Any] = {
         "http.route": context.path or None,
         "http.response.status_code": context.status,
@@ -185,11 +190,14 @@ def _attributes(context: RequestContext) -> dict[str, Any]:
 
 
 def _wall_clock() -> Clock:
-    """From seconds of the loop's clock to nanoseconds since 1970. One for all times of a request: they keep
-    their order, although the loop's clock is coarse and the other one is set now and then."""
+    """Return a function from seconds of the loop's clock to nanoseconds since 1970.
+
+    All times of a request use the same function, so they keep their order even if the wall clock is set
+    meanwhile.
+    """
     now, wall = asyncio.get_running_loop().time(), time.time_ns()
     return lambda seconds: wall - round((now - seconds) * 1e9)
 
 
 def _nothing() -> None:
-    """Of a request that could not be traced."""
+    """Ends a request that could not be traced."""

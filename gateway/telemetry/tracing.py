@@ -1,8 +1,8 @@
-"""Whether requests are traced: decided by OpenTelemetry's own variables, as everywhere else.
+"""Switch tracing on or off by OpenTelemetry's own environment variables.
 
-On where `OTEL_EXPORTER_OTLP_ENDPOINT` (or its form for traces alone) names a collector, unless
-`OTEL_SDK_DISABLED` is true or `OTEL_TRACES_EXPORTER` is none. What a trace is made of, and the library, are
-in `telemetry/otel.py`. It is imported here only: without traces it is not loaded, and requests do
+Tracing is on if `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` names a collector,
+unless `OTEL_SDK_DISABLED` is true or `OTEL_TRACES_EXPORTER` is none. `telemetry/otel.py` makes the spans.
+Only this module imports it, and only if tracing is on: otherwise the library is not loaded and requests pay
 nothing.
 """
 
@@ -20,13 +20,13 @@ from slotgate.gateway.http.context import RequestContext
 __all__ = ["BeginTrace", "is_configured", "traced"]
 
 BeginTrace = Callable[[Scope, RequestContext], Callable[[], None]]
-"""Called when a request begins; what it returns is called when the request has ended."""
+"""Called when a request begins. The function that it returns is called when the request has ended."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 log = structlog.stdlib.get_logger(__name__)
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """By the OpenTelemetry specification, "General SDK configuration"; the exporter is OTLP or none."""
+    """Return True if tracing is on (OpenTelemetry specification, "General SDK configuration")."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporters = environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
@@ -35,14 +35,17 @@ def is_configured(environ: Mapping[str, str]) -> bool:
 
 @asynccontextmanager
 async def traced(environ: Mapping[str, str]) -> AsyncIterator[BeginTrace | None]:
-    """What is to be told of requests, if anything is. Leaving sends what is left, for a moment at most."""
+    """Yield the function that begins the trace of a request, or None if tracing is off.
+
+    Export the rest at the end.
+    """
     if not is_configured(environ):
         yield None
         return
     variable = next(name for name in _ENDPOINTS if environ.get(name))
     collector = urlsplit(environ[variable])
     if collector.scheme not in ("http", "https") or not collector.hostname:
-        log.warning("no traces: the collector is no URL such as http://collector:4318", variable=variable)
+        log.warning("no traces: the endpoint is not a URL such as http://collector:4318", variable=variable)
         yield None
         return
     try:

@@ -1,4 +1,4 @@
-"""Usage records: one for each request that held a slot, kept in a database, summed up on demand."""
+"""Usage records: one for each request that held a slot, stored in a database and summed up on demand."""
 
 from slotgate.gateway.usage.ledger import NotRecorded, UsageLedger, UsageReport, open_ledger
 from slotgate.gateway.usage.opening import store_of

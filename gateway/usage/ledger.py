@@ -1,4 +1,7 @@
-"""What requests used, for those who note it and those who ask. The store is touched by other threads only."""
+"""Usage records for the event loop: record a request, and query the store.
+
+Only other threads use the store.
+"""
 
 from __future__ import annotations
 
@@ -25,43 +28,51 @@ from slotgate.gateway.usage.store import StoreError, StoreFault, UsageStore
 __all__ = ["NotRecorded", "UsageLedger", "UsageReport", "open_ledger"]
 
 START_S = 5.0
-"""How long the start waits for a store that is locked or unreachable; then it goes on without."""
+"""Longest wait at the start for a locked or unreachable store.
+
+After it the gateway starts without the store.
+"""
 LAST_WRITE_S = 5.0
-"""How long the end waits for it."""
+"""Longest wait at the end for the store to take the last records."""
 CURRENT_S = 2.0
-"""How long a question waits for the records in memory to be written."""
+"""Longest wait of a query for the records in memory to be written."""
 ANSWER_S = 10.0
+"""Longest time of a query."""
 MOST_ASKING = 4
+"""Queries at a time; one more is refused."""
 _PAUSE_S = 0.2
 T = TypeVar("T")
 log = structlog.stdlib.get_logger(__name__)
 
 
 class NotRecorded(Exception):
-    """No store is configured."""
+    """Usage is not recorded: no store is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
+    """The answer to a query."""
+
     question: UsageQuery
     totals: list[UsageTotal]
     current: bool
-    """Whether every request that was over when it was asked is in it."""
+    """True if the report includes every request that had ended when it was asked for."""
 
     @property
     def complete(self) -> bool:
+        """True if no group was left out."""
         return len(self.totals) < self.question.most
 
 
 class UsageLedger:
-    """Belongs to the running event loop; see `keeping`. Without a store, nothing is noted."""
+    """Belongs to the running event loop; see `open_ledger`. Without a store it records nothing."""
 
     def __init__(self, store: UsageStore | None = None, recorder: UsageRecorder | None = None) -> None:
         self._store = store
         self.recorder = recorder
         self.day: date = datetime.now(UTC).date()
         self.tokens_today: Mapping[str, int] = MappingProxyType({})
-        """Prompt and completion tokens of each tenant on `day`, the UTC day of the start, as found then."""
+        """Tokens of each tenant on `day`, the UTC day of the start, as the store had them at the start."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="usage-reader")
         self._asking = 0
 
@@ -69,18 +80,18 @@ class UsageLedger:
         return f"<UsageLedger {self._store!r} {self.recorder!r}>"
 
     def note(self, context: RequestContext) -> None:
-        """A request is over; it is recorded if it held a slot. Never waits."""
+        """Record a request that has ended, if it held a slot. Never waits."""
         held_a_slot = context.granted_at is not None and context.backend is not None
         if self.recorder is not None and held_a_slot:
             self.recorder.put(UsageRecord.of(context, time.time()))
 
     async def tokens_by_tenant(self, day: date) -> dict[str, int]:
-        """Prompt and completion tokens of a UTC day. Raises `StoreError`; empty without a store."""
+        """Return the tokens of each tenant on a UTC day; empty without a store. Raises `StoreError`."""
         store = self._store
         return {} if store is None else await self._asked(lambda: store.tokens_by_tenant(day))
 
     async def report(self, question: UsageQuery) -> UsageReport:
-        """Raises `StoreError`, and `NotRecorded` without a store."""
+        """Answer a query. Raises `StoreError`, and `NotRecorded` without a store."""
         store, recorder = self._store, self.recorder
         if store is None or recorder is None:
             raise NotRecorded
@@ -93,7 +104,7 @@ class UsageLedger:
 
     async def _asked(self, answer: Callable[[], T]) -> T:
         if self._asking >= MOST_ASKING:
-            raise StoreError("others are asking already")
+            raise StoreError("too many queries are running")
         self._asking += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, answer)
@@ -101,7 +112,7 @@ class UsageLedger:
             self._asking -= 1
 
     async def start(self) -> None:
-        """Raises `StoreFault` if the store cannot work as it is configured."""
+        """Prepare the store and start to record. Raises `StoreFault` if the configured store cannot work."""
         store, recorder = self._store, self.recorder
         if store is None or recorder is None:
             return
@@ -112,7 +123,7 @@ class UsageLedger:
         log.info("usage", store=store.place)
 
     async def stop(self) -> None:
-        """Write what is left, as long as that may take, and say what was lost."""
+        """Write the rest within `LAST_WRITE_S`, and log how many records were lost."""
         recorder = self.recorder
         if recorder is not None:
             lost = await asyncio.to_thread(recorder.stop, LAST_WRITE_S)
@@ -123,9 +134,9 @@ class UsageLedger:
 
 @asynccontextmanager
 async def open_ledger(settings: UsageSettings) -> AsyncIterator[UsageLedger]:
-    """Records are kept as the settings say until the block is left, and all of them are written then.
+    """Record usage until the block is left; then write the rest.
 
-    Raises `StoreFault` if they cannot be.
+    Raises `StoreFault` if the store cannot work.
     """
     store = store_of(settings)
     usage = UsageLedger(store, UsageRecorder(store) if store is not None else None)
@@ -137,7 +148,7 @@ async def open_ledger(settings: UsageSettings) -> AsyncIterator[UsageLedger]:
 
 
 def _prepared(store: UsageStore, day: date) -> dict[str, int] | None:
-    """What the tenants have used of this day; None where the store did not answer in time."""
+    """Prepare the store and return the tokens of this day, or None if it did not answer in time."""
     end = time.monotonic() + START_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""From the setting to the store that it names."""
+"""Choose the store that the settings name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["store_of"]
 
 
 def store_of(settings: UsageSettings) -> UsageStore | None:
-    """None: nothing is kept. Nothing is opened yet."""
+    """Return the store, which is not opened yet, or None if usage is not recorded."""
     if settings.sqlite_file is not None:
         return SqliteStore(settings.sqlite_file)
     if settings.postgresql_url is not None:

@@ -1,7 +1,7 @@
-"""Records in PostgreSQL, for those who have one: gateways on several machines may share it.
+"""Usage records in PostgreSQL, which gateways on several machines may share.
 
-The driver comes with the extra `postgres` and is imported when such a store is opened. Every wait has a
-limit, on both sides of the connection, so that a server that vanished is noticed.
+The driver comes with the extra `postgres` and is imported when the store is opened. Every wait has a limit on
+both sides of the connection, so that a server that has vanished is noticed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ __all__ = ["PostgresStore"]
 CONNECT_S = 5
 STATEMENT_S = 10.0
 _LOCK = 0x736C6F7467617465
-"""Held while the table is made: of several gateways that start together, one makes it."""
+"""Advisory lock, held while the table is made, so that only one of several starting gateways makes it."""
 _NO_DRIVER = "a postgresql:// store needs the driver psycopg: pip install 'psycopg[binary]'"
 
 
 class PostgresStore:
+    """See `UsageStore`. `place` is the URL without secrets."""
+
     def __init__(self, url: str, place: str) -> None:
         self._url = url
         self.place = place
@@ -41,7 +43,7 @@ class PostgresStore:
 
     def fault(self) -> str | None:
         try:
-            import psycopg  # noqa: F401  whether it can be imported
+            import psycopg  # noqa: F401  only to see that it can be imported
         except ImportError:
             return _NO_DRIVER
         return None
@@ -93,7 +95,7 @@ class PostgresStore:
     def _connect(self, statement_s: float | None = STATEMENT_S) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
 
-        limit_ms = int((statement_s or 0) * 1000)  # 0: none
+        limit_ms = int((statement_s or 0) * 1000)  # 0 means no limit
         return psycopg.connect(
             self._url,
             autocommit=True,

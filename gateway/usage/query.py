@@ -1,4 +1,4 @@
-"""What can be asked of the records: sums by some of their columns, over days from one to another."""
+"""Queries of usage records: sums over a range of days, grouped by columns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ SUMS = {
     "cached_tokens": "SUM(cached_tokens)",
     "completion_tokens": "SUM(completion_tokens)",
 }
-"""What is told of each group, in this order; then the time in the queue."""
+"""Name -> SQL expression of each sum, in the order of the output. The time in the queue follows them."""
 MOST_GROUPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """`group` has a value for each column that was grouped by; a request's key may have no name."""
+    """The sums of one group.
+
+    `group` has a value for each column; the key is None for requests without one.
+    """
 
     group: tuple[str | None, ...]
     sums: tuple[int, ...]
@@ -45,23 +48,23 @@ class UsageTotal:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """`first` and `last` are UTC days, both included; None: from the first record on, to the last one."""
+    """`first` and `last` are UTC days, both included. None means no bound."""
 
     group: tuple[str, ...]
     first: date | None = None
     last: date | None = None
     most: int = MOST_GROUPS
-    """Groups that are told; whoever gets as many as that has not seen all."""
+    """Largest number of groups in the answer. An answer with as many groups may be incomplete."""
 
     @classmethod
     def parse(
         cls, group: str = DEFAULT_GROUP, first: str = "", last: str = "", *, most: int = MOST_GROUPS
     ) -> UsageQuery:
-        """Raises `ValueError` with a sentence for what means nothing. An empty group is one sum of all."""
+        """Parse the text of a query. An empty group means one total. Raises `ValueError` with a message."""
         names = tuple(group.split(",")) if group else ()
         for name in names:
             if name not in GROUPS:
-                raise ValueError(f"sums are by {', '.join(GROUPS)}; {name[:40]!a} is none of them")
+                raise ValueError(f"group by {', '.join(GROUPS)}; {name[:40]!a} is none of them")
         if len(set(names)) < len(names):
             raise ValueError(f"{group[:80]!a} names a column twice")
         question = cls(names, _day("from", first), _day("to", last), most)
@@ -70,7 +73,7 @@ class UsageQuery:
         return question
 
     def sql(self) -> tuple[str, list[str | int]]:
-        """For both databases, with `?` in the place of parameters."""
+        """Return the statement, which is the same for both databases, with `?` for parameters, and these."""
         sums = [f"CAST({expression} AS BIGINT)" for expression in SUMS.values()]
         columns = [*self.group, *sums, "CAST(COALESCE(SUM(queue_ms), 0) AS DOUBLE PRECISION)"]
         bounds = [("day >= ?", self.first), ("day <= ?", self.last)]
@@ -82,7 +85,7 @@ class UsageQuery:
         return f"{text} LIMIT ?", [*(day.isoformat() for _, day in bounds if day), self.most]
 
     def total(self, row: tuple[Any, ...]) -> UsageTotal:
-        """What a row of the answer says."""
+        """Convert a row of the answer."""
         width = len(self.group)
         group = tuple(value.isoformat() if isinstance(value, date) else value for value in row[:width])
         return UsageTotal(group, tuple(value or 0 for value in row[width:-1]), row[-1])

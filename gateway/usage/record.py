@@ -1,4 +1,7 @@
-"""One request that held a slot, as it is kept: made when the request is over, from what is known of it."""
+"""The usage record of one request that held a slot.
+
+It is made from the context when the request has ended.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from slotgate.gateway.http.context import RequestContext
 __all__ = ["UsageRecord"]
 
 _MOST = 2**53
-"""Counts come from backends; a larger one fits neither databases nor JSON."""
+"""Counts come from backends. A larger count fits neither the databases nor JSON."""
 
 
 class UsageRecord(NamedTuple):
-    """`key`, `backend`, `queue_ms`, `ttft_ms` and `code` are None where there is none.
+    """`key`, `backend`, `queue_ms`, `ttft_ms` and `code` are None if the request has none.
 
-    `partial`: the counts are what passed, because the backend stated none: a stream that did not finish.
+    `partial` is True if the stream ended early and the backend stated no counts: then only the tokens that
+    were forwarded are counted.
     """
 
     ended_at: float
@@ -40,13 +44,13 @@ class UsageRecord(NamedTuple):
 
     @classmethod
     def of(cls, context: RequestContext, ended_at: float) -> UsageRecord:
-        """The record of a request that is over. `status` is 0 where nothing was sent."""
+        """Make the record of a request that has ended. `status` is 0 if nothing was sent."""
         return cls(
             ended_at=ended_at,
             request_id=context.id,
             tenant=context.tenant.name,
             key=context.key,
-            model=(context.model or "").replace("\0", ""),  # a backend may name it so, PostgreSQL refuses it
+            model=(context.model or "").replace("\0", ""),  # PostgreSQL refuses NUL in text
             backend=context.backend,
             path=context.path,
             prompt_tokens=min(context.prompt_tokens, _MOST),
@@ -67,7 +71,7 @@ class UsageRecord(NamedTuple):
 
     @property
     def day(self) -> date:
-        """The UTC day that the request's tokens count for: the one on which it ended."""
+        """The UTC day on which the request ended. Its tokens count for this day."""
         return self.time.date()
 
 

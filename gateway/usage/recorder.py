@@ -1,10 +1,10 @@
-"""Between requests, which must not wait, and a store, which may be slow, locked or gone.
+"""Write usage records in a thread of its own, because requests must not wait for a slow or locked store.
 
-`put` appends to a bounded queue and returns. A thread of its own takes what has gathered, at most every half
-second, and writes it in one transaction; a batch that the store does not take is kept and tried again, later
-and later. So the death of the process costs the last second, and an orderly stop costs nothing.
+`put` appends to a bounded queue and returns. The thread takes the queued records at most every half second
+and writes them in one transaction. A batch that fails is kept and retried, with growing pauses. So a crash of
+the process loses about the last second, and an orderly stop loses nothing.
 
-What passes between the two threads is a deque and events: no lock is held by one while the other wants it.
+The threads share only a deque and events, so the event loop never waits for a lock that the writer holds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["UsageRecorder"]
 
 INTERVAL_S = 0.5
 MOST_WAITING = 50_000
-"""Records kept in memory while the store cannot be written, about 1 KB each."""
+"""Records kept in memory while the store fails, about 1 KB each. Further records are dropped."""
 BATCH = 1_000
 LONGEST_PAUSE_S = 10.0
 LAST_PAUSE_S = 0.1
-"""Between two attempts while the process waits to end."""
+"""Pause between two attempts while the process waits to end."""
 REPORT_EVERY_S = 30.0
 log = structlog.stdlib.get_logger(__name__)
 
 
 class UsageRecorder:
-    """`put` by one thread; `flush` and `stop` by any, never the event loop's: they wait."""
+    """Call `put` from one thread only. `flush` and `stop` wait, so never call them from the event loop."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class UsageRecorder:
         self._writer = secrets.token_hex(8)
         self._queue: deque[UsageRow] = deque()
         self._batch: list[UsageRow] = []
-        """Taken from the queue and not yet written."""
+        """Records that were taken from the queue and are not written yet."""
         self._taken = 0
         self._written = 0
         self.dropped = 0
-        """Records that found the queue full."""
+        """Number of records that were dropped because the queue was full."""
         self._failing = False
         self._dropped_before = 0
         self._report_at = 0.0
@@ -70,14 +70,14 @@ class UsageRecorder:
 
     @property
     def waiting(self) -> int:
-        """Records that are not in the store yet."""
+        """Number of records that are not in the store yet."""
         return self._taken - self._written
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, record: UsageRecord) -> None:
-        """Take it, or count it as dropped. Never waits."""
+        """Queue the record, or count it as dropped if the queue is full. Never waits."""
         if self.waiting >= self._most_waiting:
             self._drop()
             return
@@ -87,7 +87,7 @@ class UsageRecorder:
             self._work.set()
 
     def flush(self, within_s: float) -> bool:
-        """Whether everything that was put before is in the store, at the latest after this time."""
+        """Wait until all records put so far are in the store. Return False if that takes longer."""
         wanted = self._taken
         self._hurry.set()
         self._work.set()
@@ -95,7 +95,7 @@ class UsageRecorder:
             return self._progress.wait_for(lambda: self._written >= wanted, within_s)
 
     def stop(self, within_s: float) -> int:
-        """Write what is left and end. Returns how many records could not be written in this time."""
+        """Write the rest and end the thread. Return the number of records that were not written in time."""
         self._stopping.set()
         self._hurry.set()
         self._work.set()

@@ -1,7 +1,7 @@
-"""The one table, in the words of both databases.
+"""The table of usage records, for both databases.
 
-A row's name is its writer (a gateway's life) and a number, so that a batch can be written again when nobody
-knows whether it arrived. `day` is the UTC day of `time`: what is asked, is asked by days.
+The primary key is the writer (a random id for each run of a gateway) and a number. So a batch can be written
+again if it is unknown whether it arrived. `day` is the UTC day of `time`, because queries are by days.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS = {
 
 
 def create(*, day: str, time: str) -> list[str]:
-    """Statements that make the table, with the database's types for a day and a time."""
+    """Return the statements that make the table. `day` and `time` are the database's types for them."""
     types = {"DAY NOT NULL": f"{day} NOT NULL", "TIME NOT NULL": f"{time} NOT NULL"}
     columns = [f"{name} {types.get(kind, kind)}" for name, kind in _COLUMNS.items()]
     return [
@@ -45,6 +45,6 @@ def create(*, day: str, time: str) -> list[str]:
 
 
 def insert(parameter: str) -> str:
-    """A statement for one row that leaves one of the same name alone."""
+    """Return the statement that inserts a row, and does nothing if its primary key exists."""
     values = ", ".join([parameter] * len(_COLUMNS))
     return f"INSERT INTO slotgate_usage ({', '.join(_COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"

@@ -1,7 +1,8 @@
-"""Records in a SQLite file. In WAL mode readers and the writer do not wait for each other.
+"""Usage records in a SQLite file. In WAL mode readers and the writer do not wait for each other.
 
-`synchronous=NORMAL`: what was written survives the death of the process, and all but the last moment that of
-the machine. A file that was taken away or replaced under the gateway is noticed, and the batch written again.
+With `synchronous=NORMAL` written records survive a crash of the process; a crash of the machine may lose the
+last moment. If the file is deleted or replaced while the gateway runs, the store notices it and writes the
+batch again.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ from slotgate.gateway.usage.store import StoreError, StoreFault, UsageRow
 __all__ = ["SqliteStore"]
 
 BUSY_S = 1.0
-"""How long one statement waits for another process; the recorder comes again."""
+"""Longest wait of one statement for another process. The recorder retries."""
 _LOOK_EVERY = 10_000
-"""Instructions of SQLite's machine between two looks at the clock: a few milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks of the time: a few milliseconds."""
 _FAULTS = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 )
 _PRIMARY = 0xFF
-"""The part of an extended error code that says what kind it is."""
+"""Mask for the primary part of an extended error code."""
 
 
 class SqliteStore:
+    """See `UsageStore`."""
+
     def __init__(self, file: Path) -> None:
         self._file = file.absolute()
         self._writing: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
-        """Of the file that is open for writing."""
+        """Device and inode of the file that is open for writing."""
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._file}>"
@@ -69,7 +72,7 @@ class SqliteStore:
             with self._translated():
                 self._insert(self._connection(), rows)
             if self._on_disk() != self._identity:
-                raise StoreError(f"{self._file} was taken away")
+                raise StoreError(f"{self._file} was deleted or replaced")
         except BaseException:
             self.close()
             raise

@@ -1,7 +1,7 @@
-"""Where records are kept, as the rest sees it.
+"""The interface of a store of usage records.
 
-A store is used from two threads: `write` and `close` by the recorder's alone, everything else by those who
-ask, each time with a connection of its own. Nothing here is ever called on the event loop.
+Two threads use a store. Only the recorder's thread calls `write` and `close`. Another thread calls everything
+else, each time with a connection of its own. The event loop never calls a store.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["StoreError", "StoreFault", "UsageRow", "UsageStore"]
 
 
 class StoreError(Exception):
-    """The store cannot be used now, and may be later: locked, unreachable, gone."""
+    """The store cannot be used now, and may work later: it is locked or unreachable."""
 
 
 class StoreFault(StoreError):
-    """The store cannot be used until its operator has corrected something; the text says what."""
+    """The store cannot be used until the operator has corrected what the message says."""
 
 
 class UsageRow(NamedTuple):
-    """A record under the name by which a store knows it again, should it be written twice."""
+    """A record with its primary key, so that the store recognises a record that is written twice."""
 
     writer: str
     number: int
@@ -35,22 +35,25 @@ class UsageRow(NamedTuple):
 class UsageStore(Protocol):
     @property
     def place(self) -> str:
-        """Where it is, in words, without a password."""
+        """The store as text, without secrets."""
 
     def fault(self) -> str | None:
-        """What an operator has to correct before it can work, as far as can be seen without touching it."""
+        """Return what the operator has to correct, or None. The store is not opened for it."""
 
     def prepare(self) -> None:
-        """Make it ready to be written, and older versions of it new. Raises `StoreError`."""
+        """Create the table or upgrade an older one. Raises `StoreError`."""
 
     def write(self, rows: Sequence[UsageRow]) -> None:
-        """All of them, or none and `StoreError`. Rows that are there already are left as they are."""
+        """Write all rows, or none and raise `StoreError`. Rows that exist already are left as they are."""
 
     def close(self) -> None:
-        """Let go of what `write` holds."""
+        """Close the connection that `write` keeps open."""
 
     def tokens_by_tenant(self, day: date) -> dict[str, int]:
-        """Prompt and completion tokens of a UTC day together. Raises `StoreError`."""
+        """Return the tokens of each tenant on a UTC day, prompts and answers together.
+
+        Raises `StoreError`.
+        """
 
     def totals(self, question: UsageQuery, *, within_s: float | None = None) -> list[UsageTotal]:
-        """Sums by group, in the groups' order. Raises `StoreError`, also when it takes longer."""
+        """Return the sums by group, ordered by group. Raises `StoreError`, also after `within_s`."""

@@ -1,4 +1,4 @@
-"""Sums as text: a table for people, CSV and JSON for programs."""
+"""Format sums: a table for people, CSV and JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotgate.gateway.usage.query import SUMS, UsageQuery, UsageTotal
 __all__ = ["as_csv", "as_json", "as_table"]
 
 _COLUMNS = (*SUMS, "queue_ms_mean")
-"""What the table tells of each group."""
+"""The columns of the table after those of the group."""
 
 
 def as_json(question: UsageQuery, totals: list[UsageTotal]) -> str:
@@ -29,7 +29,7 @@ def as_csv(question: UsageQuery, totals: list[UsageTotal]) -> str:
 
 
 def as_table(question: UsageQuery, totals: list[UsageTotal]) -> str:
-    """Names to the left, numbers to the right, and a line of sums where there is more than one group."""
+    """Align names to the left and numbers to the right. With several groups the last line is their total."""
     if not any(total.sums[0] for total in totals):
         return "no records\n"
     rows = [_cells(total) for total in totals]
@@ -63,5 +63,5 @@ def _sum(totals: list[UsageTotal]) -> UsageTotal:
 
 
 def _plain(text: str) -> str:
-    """A backend may have named a model so that a terminal would obey it."""
+    """Escape text that is not printable: a model's name may contain commands for terminals."""
     return text if text.isprintable() else ascii(text)
