@@ -81,7 +81,7 @@ def run(
     MODEL.gguf is the model to load. Default: $SLOTGATE_MODEL, else the .gguf file in the working folder, else
     the small model of the Python package.
     """
-    from slotgate.gateway.tools.run.options import RunOptions
+    from slotgate.gateway.tools.run.plan import RunOptions
     from slotgate.gateway.tools.run.run import run as run_both
 
     options = RunOptions(model, host, port, parallel, ctx, llama_server)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from slotgate.gateway.tools.run.kept_keys import KeysError, RunKeys, load_or_make_keys, state_dir
 
-__all__ = ["CLIENT", "OPERATOR", "KeptKey", "NoKeyError", "with_scheme"]
+__all__ = ["CLIENT", "OPERATOR", "KeySource", "NoKeyError", "with_scheme"]
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
@@ -23,7 +23,7 @@ class NoKeyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKey:
+class KeySource:
     """One kind of key: the variable that may hold it, and which of those of `slotgate run` it is."""
 
     variable: str
@@ -44,14 +44,14 @@ class KeptKey:
                 raise NoKeyError(f"the file {key_file} cannot be read: {error.strerror}") from error
         if environ.get(self.variable):
             return _checked(environ[self.variable], f"the variable {self.variable}")
-        kept = self._kept(url, environ)
+        kept = self._run_key(url, environ)
         if kept is not None:
             return kept
         if ask is None:
             raise NoKeyError(f"{self.name} is needed: set {self.variable}, or give --key-file FILE")
         return _checked(ask(), "what was typed")
 
-    def _kept(self, url: str, environ: Mapping[str, str]) -> str | None:
+    def _run_key(self, url: str, environ: Mapping[str, str]) -> str | None:
         """Shown to nobody but this machine."""
         folder = state_dir(environ)
         if urlsplit(url).hostname not in _THIS_MACHINE or not (folder / "keys.json").exists():
@@ -62,8 +62,8 @@ class KeptKey:
             return None
 
 
-OPERATOR = KeptKey("SLOTGATE_OPERATOR_KEY", lambda keys: keys.operator, "an operator key")
-CLIENT = KeptKey("SLOTGATE_KEY", lambda keys: keys.client, "a key")
+OPERATOR = KeySource("SLOTGATE_OPERATOR_KEY", lambda keys: keys.operator, "an operator key")
+CLIENT = KeySource("SLOTGATE_KEY", lambda keys: keys.client, "a key")
 
 
 def with_scheme(url: str) -> str:

@@ -16,7 +16,7 @@ from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.cli import main
 from slotgate.gateway.settings import Settings, SettingsError, SettingsFault
 from slotgate.gateway.tools.run.kept_keys import KeysError
-from slotgate.gateway.tools.run.options import RunOptions
+from slotgate.gateway.tools.run.plan import RunOptions
 from slotgate.gateway.usage.sqlite import SqliteStore
 from tests.support.paths import ROOT
 

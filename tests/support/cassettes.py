@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from slotgate.gateway.testing.cassette import AT_ONCE, Cassette, Exchange, Player, Recorder, listening
+from slotgate.gateway.testing.cassette import AT_ONCE, Cassette, Player, RecordedExchange, Recorder, listening
 from tests.support.client import RawClient, request_bytes
 from tests.support.http1 import Head
 
@@ -82,7 +82,7 @@ async def playing(folder: Path, speed: float = AT_ONCE) -> AsyncIterator[str]:
         yield url
 
 
-def recordings(folder: Path) -> list[Exchange]:
+def recordings(folder: Path) -> list[RecordedExchange]:
     """What was recorded, but for the status of the upstream."""
     exchanges = Cassette.load(folder).exchanges
     return [exchange for exchange in exchanges if not exchange.name.startswith(STATUS)]

@@ -9,7 +9,12 @@
 """
 
 from slotgate.gateway.testing.cassette.cassette import Cassette, CassetteError
-from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.exchange import (
+    Ending,
+    RecordedExchange,
+    RecordedRead,
+    RecordedResponse,
+)
 from slotgate.gateway.testing.cassette.listening import listening
 from slotgate.gateway.testing.cassette.player import AT_ONCE, Miss, Player
 from slotgate.gateway.testing.cassette.recorder import Recorder, UpstreamFault
@@ -20,10 +25,10 @@ __all__ = [
     "Cassette",
     "CassetteError",
     "Ending",
-    "Exchange",
     "Miss",
     "Player",
-    "Read",
+    "RecordedExchange",
+    "RecordedRead",
     "RecordedRequest",
     "RecordedResponse",
     "Recorder",

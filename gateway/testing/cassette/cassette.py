@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slotgate.gateway.testing.cassette.document import read_exchange, written
-from slotgate.gateway.testing.cassette.exchange import Exchange
+from slotgate.gateway.testing.cassette.exchange import RecordedExchange
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 
-__all__ = ["Cassette", "CassetteError", "Place", "Shelf"]
+__all__ = ["Cassette", "CassetteError", "CassetteFolder", "RecordingFile"]
 
 _not_in_names = re.compile(r"[^a-z0-9]+")
 _is_name = re.compile(r"(?P<stem>.+?)(?:-(?P<number>\d{1,6}))?\.json").fullmatch
@@ -34,8 +34,8 @@ class CassetteError(Exception):
 class Cassette:
     """Recordings by the request that they answer; of one request in the order in which they were made."""
 
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        self._by_key: dict[str, list[Exchange]] = {}
+    def __init__(self, exchanges: Iterable[RecordedExchange]) -> None:
+        self._by_key: dict[str, list[RecordedExchange]] = {}
         for exchange in exchanges:
             self._by_key.setdefault(exchange.request.key, []).append(exchange)
 
@@ -62,14 +62,14 @@ class Cassette:
         return cls(exchanges)
 
     @property
-    def exchanges(self) -> list[Exchange]:
+    def exchanges(self) -> list[RecordedExchange]:
         return [exchange for exchanges in self._by_key.values() for exchange in exchanges]
 
-    def of(self, request: RecordedRequest) -> list[Exchange]:
+    def of(self, request: RecordedRequest) -> list[RecordedExchange]:
         return self._by_key.get(request.key, [])
 
 
-class Place:
+class RecordingFile:
     """Where one exchange will be kept; decided as its request comes: names follow the order of asking."""
 
     __slots__ = ("key", "name")
@@ -79,10 +79,10 @@ class Place:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"<Place {self.name}>"
+        return f"<RecordingFile {self.name}>"
 
 
-class Shelf:
+class CassetteFolder:
     """The folder while it is recorded into."""
 
     def __init__(self, folder: Path) -> None:
@@ -99,17 +99,17 @@ class Shelf:
         self._earlier = set(earlier)
 
     def __repr__(self) -> str:
-        return f"<Shelf {self._folder}, {sum(self._taken.values())} places taken>"
+        return f"<CassetteFolder {self._folder}, {sum(self._taken.values())} files named>"
 
-    def place(self, request: RecordedRequest) -> Place:
+    def new_file(self, request: RecordedRequest) -> RecordingFile:
         key = request.key
         number = self._taken[key] = self._taken.get(key, 0) + 1
         stem = f"{_slug(request)}-{key}"
-        return Place(key, f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        return RecordingFile(key, f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
 
-    def keep(self, place: Place, exchange: Exchange) -> None:
+    def keep(self, file: RecordingFile, exchange: RecordedExchange) -> None:
         """Write the file. Blocks; may be called from any thread, once a place. Raises `CassetteError`."""
-        path = self._folder / place.name
+        path = self._folder / file.name
         unfinished = path.with_suffix(".unfinished")
         try:
             unfinished.write_bytes(written(exchange))
@@ -118,17 +118,17 @@ class Shelf:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise CassetteError(f"cannot write {path}: {error.strerror}") from error
-        self._forget_earlier(place)
+        self._forget_earlier(file)
 
-    def _forget_earlier(self, place: Place) -> None:
+    def _forget_earlier(self, file: RecordingFile) -> None:
         """What an earlier run was answered to this request more often than it has been asked in this one."""
-        for name in [name for name in self._earlier if f"-{place.key}" in name]:
+        for name in [name for name in self._earlier if f"-{file.key}" in name]:
             self._earlier.discard(name)
-            if _order(name)[1] > self._taken[place.key]:
+            if _order(name)[1] > self._taken[file.key]:
                 (self._folder / name).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Exchange:
+def _read(path: Path) -> RecordedExchange:
     try:
         return read_exchange(path.read_bytes(), path.name)
     except OSError as error:

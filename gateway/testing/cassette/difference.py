@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from slotgate.gateway.testing.cassette.exchange import Exchange
+from slotgate.gateway.testing.cassette.exchange import RecordedExchange
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 
 __all__ = ["Difference", "differences", "nearest"]
@@ -34,8 +34,8 @@ def differences(recorded: RecordedRequest, asked: RecordedRequest) -> list[Diffe
 
 
 def nearest(
-    exchanges: Iterable[Exchange], asked: RecordedRequest
-) -> tuple[Exchange, list[Difference]] | None:
+    exchanges: Iterable[RecordedExchange], asked: RecordedRequest
+) -> tuple[RecordedExchange, list[Difference]] | None:
     """Of the same path where there is one, then with the fewest differences; None of nothing."""
     found = [(each, differences(each.request, asked)) for each in exchanges]
     return min(

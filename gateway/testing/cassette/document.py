@@ -14,7 +14,12 @@ import math
 import re
 from typing import Any, Final
 
-from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.exchange import (
+    Ending,
+    RecordedExchange,
+    RecordedRead,
+    RecordedResponse,
+)
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 
 __all__ = ["FORMAT", "read_exchange", "written"]
@@ -27,14 +32,14 @@ _is_value = re.compile(r"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _is_length = re.compile(r"[0-9]{1,19}").fullmatch
 
 
-def written(exchange: Exchange) -> bytes:
+def written(exchange: RecordedExchange) -> bytes:
     try:
         return _text(exchange, ascii_only=False).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say and UTF-8 cannot
         return _text(exchange, ascii_only=True).encode()
 
 
-def _text(exchange: Exchange, *, ascii_only: bool) -> str:
+def _text(exchange: RecordedExchange, *, ascii_only: bool) -> str:
     response = exchange.response
     head = {
         "cassette": FORMAT,
@@ -56,7 +61,7 @@ def _text(exchange: Exchange, *, ascii_only: bool) -> str:
     return f'{text},\n    "reads": [{reads}]\n  }}\n}}\n'
 
 
-def read_exchange(text: bytes, name: str = "") -> Exchange:
+def read_exchange(text: bytes, name: str = "") -> RecordedExchange:
     """Raises `ValueError` that says what is wrong with it.
 
     Files are edited by hand: what is read here can be played.
@@ -65,7 +70,7 @@ def read_exchange(text: bytes, name: str = "") -> Exchange:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("cassette") != FORMAT:
             raise ValueError(f'it is no recording of this format ("cassette": {FORMAT})')
-        exchange = Exchange(
+        exchange = RecordedExchange(
             RecordedRequest.from_facts(document["request"]), _response(document["response"]), name
         )
         exchange.request.key  # noqa: B018 - a value that is nested too deep shows itself here
@@ -87,7 +92,7 @@ def _response(facts: dict[str, Any]) -> RecordedResponse:
             for name, values in facts["headers"].items()
             for value in (values if isinstance(values, list) else [values])
         ),
-        reads=tuple(Read(_ms("reads", ms), _bytes_meant(shown)) for ms, shown in facts["reads"]),
+        reads=tuple(RecordedRead(_ms("reads", ms), _bytes_meant(shown)) for ms, shown in facts["reads"]),
         ending=Ending(facts["ending"]),
         end_ms=_ms("end_ms", facts["end_ms"]),
         closes=bool(facts["closes"]),

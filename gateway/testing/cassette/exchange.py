@@ -10,7 +10,7 @@ from enum import Enum
 
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 
-__all__ = ["Ending", "Exchange", "Read", "RecordedResponse"]
+__all__ = ["Ending", "RecordedExchange", "RecordedRead", "RecordedResponse"]
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -26,7 +26,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RecordedRead:
     """What one read of the socket brought of the body, without chunk framing."""
 
     ms: float
@@ -40,7 +40,7 @@ class RecordedResponse:
     head_ms: float
     headers: Headers
     """Those of the message, and `connection: close`; no other hop-by-hop ones, no date, no secrets."""
-    reads: tuple[Read, ...]
+    reads: tuple[RecordedRead, ...]
     ending: Ending
     end_ms: float
     closes: bool
@@ -52,7 +52,7 @@ class RecordedResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RecordedExchange:
     request: RecordedRequest
     response: RecordedResponse
     name: str = ""

@@ -26,7 +26,7 @@ from slotgate.gateway.http.replies import send_error, send_json
 from slotgate.gateway.http.request_body import read_body
 from slotgate.gateway.testing.cassette.cassette import Cassette
 from slotgate.gateway.testing.cassette.difference import Difference, nearest
-from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, RecordedResponse
+from slotgate.gateway.testing.cassette.exchange import Ending, RecordedExchange, RecordedResponse
 from slotgate.gateway.testing.cassette.hanging_up import hang_up
 from slotgate.gateway.testing.cassette.request import RecordedRequest, as_recorded
 
@@ -108,7 +108,7 @@ class Player:
         else:
             raise _not_served(request) if request.is_status else self._missed(request)
 
-    def _next(self, request: RecordedRequest) -> Exchange | None:
+    def _next(self, request: RecordedRequest) -> RecordedExchange | None:
         recordings = self._cassette.of(request)
         if not recordings:
             return None

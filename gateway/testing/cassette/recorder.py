@@ -26,11 +26,11 @@ from slotgate.gateway.http.errors import ClientError, ClientGone, GatewayError, 
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.replies import send_error
 from slotgate.gateway.http.request_body import read_body
-from slotgate.gateway.testing.cassette.cassette import CassetteError, Place, Shelf
+from slotgate.gateway.testing.cassette.cassette import CassetteError, CassetteFolder, RecordingFile
 from slotgate.gateway.testing.cassette.hanging_up import hang_up
 from slotgate.gateway.testing.cassette.redaction import Redaction
 from slotgate.gateway.testing.cassette.request import STATUS_PATHS, RecordedRequest, as_recorded
-from slotgate.gateway.testing.cassette.take import HOP_BY_HOP, MAX_KEPT_BYTES, Take
+from slotgate.gateway.testing.cassette.response_recording import HOP_BY_HOP, MAX_KEPT_BYTES, ResponseRecording
 from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.address import BackendAddress
 
@@ -63,7 +63,7 @@ class Recorder:
         url = self._url = _server_url(upstream)
         self._key = api_key
         self._ready_within_s = ready_within_s
-        self._shelf = Shelf(folder)
+        self._folder = CassetteFolder(folder)
         context = ssl.create_default_context() if url.scheme == "https" else None
         self._transport = UpstreamTransport(
             BackendAddress.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context, keep_idle=False
@@ -106,42 +106,44 @@ class Recorder:
         body = await read_body(scope, receive, max_bytes=MAX_REQUEST_BYTES, timeout_s=BODY_S)
         path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
         asked, redaction = as_recorded(scope["method"], path, query, scope["headers"], body)
-        place = None if asked.is_status else self._shelf.place(asked)
-        take = Take()
+        file = None if asked.is_status else self._folder.new_file(asked)
+        recording = ResponseRecording()
         try:
             with until_client_gone(receive):
-                await self._send(self._request(scope, body), take)
-                await take.relay(send)
+                await self._send(self._request(scope, body), recording)
+                await recording.relay(send)
             # Out here, because behind a whole response a server says that its client is gone.
-            await take.see_close(CLOSED_WITHIN_S)
-            if take.closes:
+            await recording.see_close(CLOSED_WITHIN_S)
+            if recording.closes:
                 hang_up(scope)
         finally:
-            take.close()
-        if place is not None and take.has_something:
-            await self._keep(place, take, asked, redaction)
+            recording.close()
+        if file is not None and recording.has_something:
+            await self._keep(file, recording, asked, redaction)
 
-    async def _send(self, request: httpx.Request, take: Take) -> None:
+    async def _send(self, request: httpx.Request, recording: ResponseRecording) -> None:
         try:
-            take.asked(await self._transport.open(UpstreamRequest.of(request), take))
+            recording.sent_on(await self._transport.open(UpstreamRequest.of(request), recording))
         except httpx.TransportError as error:
             message = f"{self._url} cannot be reached: {error}"
             raise UpstreamError("upstream_unreachable", message) from error
 
-    async def _keep(self, place: Place, take: Take, asked: RecordedRequest, redaction: Redaction) -> None:
-        if take.too_long:
-            log.warning("not recorded: the answer is too long", file=place.name, most_bytes=MAX_KEPT_BYTES)
+    async def _keep(
+        self, file: RecordingFile, recording: ResponseRecording, asked: RecordedRequest, redaction: Redaction
+    ) -> None:
+        if recording.too_long:
+            log.warning("not recorded: the answer is too long", file=file.name, most_bytes=MAX_KEPT_BYTES)
             return
-        exchange = take.exchange(asked, redaction)
+        exchange = recording.exchange(asked, redaction)
         try:
-            await asyncio.to_thread(self._shelf.keep, place, exchange)
+            await asyncio.to_thread(self._folder.keep, file, exchange)
         except CassetteError as error:
             log.error("not recorded", reason=str(error))
             return
         self.kept += 1
         response = exchange.response
         facts = {"status": response.status, "ending": response.ending.value, "reads": len(response.reads)}
-        log.info("recorded", file=place.name, **facts)
+        log.info("recorded", file=file.name, **facts)
 
     def _request(self, scope: Scope, body: bytes) -> httpx.Request:
         headers: Headers = [pair for pair in scope["headers"] if pair[0].lower() not in _ASKED_ANEW]
@@ -164,38 +166,40 @@ class Recorder:
         """
         await self._until_ready()
         for path in STATUS_PATHS:
-            take = Take()
-            await self._asked(path, take)
-            if take.status == 200:
+            recording = ResponseRecording()
+            await self._ask(path, recording)
+            if recording.status == 200:
                 request = RecordedRequest("GET", path)
                 redaction = Redaction([self._key.encode()] if self._key else [])
-                await self._keep(self._shelf.place(request), take, request, redaction)
+                await self._keep(self._folder.new_file(request), recording, request, redaction)
 
     async def _until_ready(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_within_s
         while True:
-            take = Take()
+            recording = ResponseRecording()
             try:
-                await self._asked("/health", take)
-                said = f"{self._url} is not ready: /health answered {take.status}"
+                await self._ask("/health", recording)
+                said = f"{self._url} is not ready: /health answered {recording.status}"
             except httpx.TransportError as error:
                 said = f"{self._url} cannot be reached: {error}"
-            if take.status is not None and take.status != 503:
+            if recording.status is not None and recording.status != 503:
                 return
             if loop.time() >= until:
                 raise UpstreamFault(said)
             await asyncio.sleep(min(0.2, max(0.0, until - loop.time())))
 
-    async def _asked(self, path: str, take: Take) -> None:
+    async def _ask(self, path: str, recording: ResponseRecording) -> None:
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": []}
-        take.asked(await self._transport.open(UpstreamRequest.of(self._request(scope, b"")), take))
+        recording.sent_on(
+            await self._transport.open(UpstreamRequest.of(self._request(scope, b"")), recording)
+        )
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_S):
-                    await take.over.wait()
+                    await recording.over.wait()
         finally:
-            take.close()
+            recording.close()
 
 
 def _server_url(text: str) -> httpx.URL:

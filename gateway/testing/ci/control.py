@@ -1,7 +1,7 @@
 """How a test leads the scripted llama-server of a `slotgate ci` that runs beside it: JSON over loopback HTTP.
 
 The other end is `testing/pytest_plugin/`; both come from one distribution, so this is no public interface.
-Each path is one method of `Stage`; those that wait say for how long.
+Each path is one method of `ControlActions`; those that wait say for how long.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from slotgate.gateway.testing.fake.net.wire import answer
 from slotgate.gateway.testing.fake.net.writer import ResponseWriter
 from slotgate.gateway.testing.fake.script.reader import ScriptError
 
-__all__ = ["TOKEN_HEADER", "Control", "Stage"]
+__all__ = ["TOKEN_HEADER", "ControlActions", "ControlServer"]
 
 TOKEN_HEADER: Final = b"x-slotgate-control"
 Members = dict[str, Any]
 
 
-class Stage(Protocol):
+class ControlActions(Protocol):
     """What can be done. Each takes the members of the question and returns those of the answer."""
 
     async def reset(self, said: Members) -> Members:
@@ -58,24 +58,24 @@ class Stage(Protocol):
         ...
 
 
-class Control:
+class ControlServer:
     """An `ConnectionHandler`: `loop.create_server(lambda: Connection(control), …)`."""
 
-    def __init__(self, stage: Stage, token: str) -> None:
+    def __init__(self, actions: ControlActions, token: str) -> None:
         self._token = token.encode()
         self._open: set[LlamaConnection] = set()
         self._paths: dict[str, Callable[[Members], Awaitable[Members]]] = {
-            "/reset": stage.reset,
-            "/reply": stage.reply,
-            "/lead": stage.lead,
-            "/arrival": stage.arrival,
-            "/cue": stage.cue,
-            "/ended": stage.ended,
-            "/state": stage.state,
+            "/reset": actions.reset,
+            "/reply": actions.reply,
+            "/lead": actions.lead,
+            "/arrival": actions.arrival,
+            "/cue": actions.cue,
+            "/ended": actions.ended,
+            "/state": actions.state,
         }
 
     def __repr__(self) -> str:
-        return f"<Control {len(self._open)} connections>"
+        return f"<ControlServer {len(self._open)} connections>"
 
     def opened(self, connection: LlamaConnection) -> None:
         self._open.add(connection)

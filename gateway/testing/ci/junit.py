@@ -8,12 +8,12 @@ from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from slotgate.gateway.testing.ci.verdict import Asked, Verdict, printable
+from slotgate.gateway.testing.ci.verdict import EndedRequest, Verdict, printable
 
 __all__ = ["junit_xml", "write_junit"]
 
 
-def junit_xml(verdict: Verdict, failures: Collection[Asked], unmatched: Collection[str]) -> bytes:
+def junit_xml(verdict: Verdict, failures: Collection[EndedRequest], unmatched: Collection[str]) -> bytes:
     """One test case a request; a further one for each that was unmatched."""
     suite = Xml.Element(
         "testsuite",

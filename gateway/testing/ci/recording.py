@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 from slotgate.gateway.http.context import headers_of
 from slotgate.gateway.testing.cassette import Cassette, Player, RecordedRequest, listening
 
-__all__ = ["Recording"]
+__all__ = ["RecordedServer"]
 
 _SLOTS = 4
 """Where the recorded server did not say how many it has."""
 
 
-class Recording:
+class RecordedServer:
     """A `StandIn`: what was recorded as a failure is meant to fail, what was not recorded is unmatched."""
 
     def __init__(self, folder: Path, speed: float) -> None:
@@ -29,7 +29,7 @@ class Recording:
         self._url = ""
 
     def __repr__(self) -> str:
-        return f"<Recording {self._player!r}>"
+        return f"<RecordedServer {self._player!r}>"
 
     async def __aenter__(self) -> Self:
         self._url = await self._stack.enter_async_context(listening(self._play))

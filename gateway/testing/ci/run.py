@@ -35,11 +35,11 @@ from slotgate.gateway.server.signals import stop_signals
 from slotgate.gateway.settings import Settings, SettingsError, parse
 from slotgate.gateway.telemetry.logs import configure_logging
 from slotgate.gateway.testing.ci.command import environment_for, run_command
-from slotgate.gateway.testing.ci.control import Control
+from slotgate.gateway.testing.ci.control import ControlServer
 from slotgate.gateway.testing.ci.junit import junit_xml, write_junit
 from slotgate.gateway.testing.ci.options import CiOptions
-from slotgate.gateway.testing.ci.recording import Recording
-from slotgate.gateway.testing.ci.stage import Changed
+from slotgate.gateway.testing.ci.recording import RecordedServer
+from slotgate.gateway.testing.ci.scripted_control import Changed
 from slotgate.gateway.testing.ci.stand_in import RealModel, RunningServer, ScriptedServer, StandIn, Table
 from slotgate.gateway.testing.ci.verdict import Verdict, in_words
 from slotgate.gateway.testing.fake.net.connection import LlamaConnection
@@ -174,12 +174,12 @@ class _Run:
     @asynccontextmanager
     async def _controlled(self) -> AsyncIterator[Table]:
         """What the ready file says of it."""
-        stage = self._stand_in.stage if isinstance(self._stand_in, ScriptedServer) else None
-        if stage is None or not self._options.control:
+        actions = self._stand_in.actions if isinstance(self._stand_in, ScriptedServer) else None
+        if actions is None or not self._options.control:
             yield {}
             return
         token = new_key()
-        control = Control(stage, token)
+        control = ControlServer(actions, token)
         listener = await asyncio.get_running_loop().create_server(
             lambda: LlamaConnection(control), LOOPBACK, 0
         )
@@ -250,7 +250,7 @@ def _stand_in(options: CiOptions, environ: Mapping[str, str], on_reset: Changed)
     if options.upstream is not None:
         return RunningServer(options.upstream)
     if options.replay is not None:
-        return Recording(options.replay, options.speed)
+        return RecordedServer(options.replay, options.speed)
     if options.model is not None:
         return RealModel(options.model, environ)
     return ScriptedServer(scene_for(FakeOptions(script=options.script), {}), on_reset)

@@ -10,11 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from slotgate.gateway.testing.ci.stage import Changed, ScriptedStage
+from slotgate.gateway.testing.ci.scripted_control import Changed, ScriptedControl
 from slotgate.gateway.testing.fake import FakeServer, Scene
-from slotgate.gateway.tools.run.options import RunOptions
 from slotgate.gateway.tools.run.packages import Installed
-from slotgate.gateway.tools.run.plan import prepare
+from slotgate.gateway.tools.run.plan import RunOptions, prepare
 
 __all__ = ["RealModel", "RunningServer", "ScriptedServer", "StandIn"]
 
@@ -51,39 +50,39 @@ class ScriptedServer:
         """`on_reset` has the gateway go on with another server, under further settings."""
         self._scene = scene
         self._on_reset = on_reset
-        self.stage: ScriptedStage | None = None
+        self.actions: ScriptedControl | None = None
 
     async def __aenter__(self) -> Self:
-        self.stage = ScriptedStage(self._scene, self._on_reset)
+        self.actions = ScriptedControl(self._scene, self._on_reset)
         await self._server.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self.stage is not None
-        await self.stage.close()
+        assert self.actions is not None
+        await self.actions.close()
 
     @property
     def backend(self) -> Table:
-        assert self.stage is not None
-        if self.stage.recording is not None:
-            return self.stage.recording.backend
+        assert self.actions is not None
+        if self.actions.recording is not None:
+            return self.actions.recording.backend
         server = self._server
         return {"name": "fake", "url": server.url, "models": list(server.llama.scene.models)}
 
     def meant_to_fail(self, request_id: str) -> bool:
         """After a scripted crash any failure may be its consequence."""
-        assert self.stage is not None
+        assert self.actions is not None
         llama = self._server.llama
-        return llama.crashes > 0 or request_id in llama.meant_to_fail | self.stage.meant_to_fail
+        return llama.crashes > 0 or request_id in llama.meant_to_fail | self.actions.meant_to_fail
 
     def unmatched(self) -> list[str]:
-        assert self.stage is not None
-        return [*self.stage.unmatched, *self._server.llama.unmatched]
+        assert self.actions is not None
+        return [*self.actions.unmatched, *self._server.llama.unmatched]
 
     @property
     def _server(self) -> FakeServer:
-        assert self.stage is not None
-        return self.stage.server
+        assert self.actions is not None
+        return self.actions.server
 
 
 class RealModel:

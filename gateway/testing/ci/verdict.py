@@ -14,14 +14,14 @@ from typing import Final
 
 from slotgate.gateway.http.context import RequestContext
 
-__all__ = ["Asked", "Verdict", "in_words", "printable"]
+__all__ = ["EndedRequest", "Verdict", "in_words", "printable"]
 
 KEPT: Final = 10_000
 _MISTAKES: Final = frozenset({"model_not_found", "unknown_path"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EndedRequest:
     """One request that has ended."""
 
     id: str
@@ -35,7 +35,7 @@ class Asked:
     seconds: float
 
     @classmethod
-    def of(cls, context: RequestContext) -> Asked:
+    def of(cls, context: RequestContext) -> EndedRequest:
         return cls(
             id=context.id,
             path=context.path or "(other)",
@@ -71,13 +71,13 @@ class Verdict:
     """Everything that was asked, in the order in which it ended."""
 
     expected: frozenset[str] = frozenset()
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[EndedRequest] = field(default_factory=list)
     forgotten: int = 0
     """Requests beyond those that are kept."""
 
     def hear(self, context: RequestContext) -> None:
         """A request has ended. Those for health and readiness are nobody's test."""
-        asked = Asked.of(context)
+        asked = EndedRequest.of(context)
         if context.model is None and not asked.failed:
             return
         if len(self.asked) < KEPT or asked.failed:
@@ -85,7 +85,7 @@ class Verdict:
         else:
             self.forgotten += 1
 
-    def unexpected(self, meant: Callable[[str], bool]) -> list[Asked]:
+    def unexpected(self, meant: Callable[[str], bool]) -> list[EndedRequest]:
         """`meant` says of a request's id whether the script asked for its failure."""
         failed = (asked for asked in self.asked if asked.failed and asked.code not in self.expected)
         return [asked for asked in failed if not meant(asked.id)]
@@ -96,7 +96,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
-def in_words(verdict: Verdict, failures: Iterable[Asked], unmatched: Iterable[str]) -> str:
+def in_words(verdict: Verdict, failures: Iterable[EndedRequest], unmatched: Iterable[str]) -> str:
     lines = [f"  {failure.name}: {failure.ending}" for failure in failures]
     lines += [f"  {printable(name)}: it was not told how to answer" for name in unmatched]
     told = f"{len(verdict.asked) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotgate.gateway.tools.bench.visit import Visit
+from slotgate.gateway.tools.bench.request import BenchRequest
 
-__all__ = ["Figures", "Spread"]
+__all__ = ["BenchFigures", "Percentiles"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Percentiles:
     """Percentiles of some values, in milliseconds."""
 
     p50: float
@@ -23,7 +23,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values_ms: Iterable[float]) -> Spread | None:
+    def of(cls, values_ms: Iterable[float]) -> Percentiles | None:
         """None where there are no values."""
         ranked = sorted(values_ms)
         if not ranked:
@@ -33,7 +33,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class BenchFigures:
     seconds: float
     """From the first request to the end of the last answer."""
     requests: int
@@ -42,28 +42,30 @@ class Figures:
     """By code, the commonest first."""
     tokens: int
     """Of all answers, those that failed included."""
-    queue: Spread | None
-    first_token: Spread | None
-    between_tokens: Spread | None
-    total: Spread | None
+    queue: Percentiles | None
+    first_token: Percentiles | None
+    between_tokens: Percentiles | None
+    total: Percentiles | None
     tokens_per_s_each: float | None
     """The median of what one stream got from its first token on."""
 
     @classmethod
-    def of(cls, visits: Sequence[Visit], seconds: float) -> Figures:
-        ok = [visit for visit in visits if visit.ok]
-        failures = Counter(visit.failure or "not over" for visit in visits if not visit.ok)
-        rates = [1 / pause for visit in ok if (pause := _mean(visit.gaps))]
+    def of(cls, requests: Sequence[BenchRequest], seconds: float) -> BenchFigures:
+        ok = [request for request in requests if request.ok]
+        failures = Counter(request.failure or "not over" for request in requests if not request.ok)
+        rates = [1 / pause for request in ok if (pause := _mean(request.gaps))]
         return cls(
             seconds=seconds,
-            requests=len(visits),
+            requests=len(requests),
             ok=len(ok),
             failures=dict(failures.most_common()),
-            tokens=sum(visit.tokens for visit in visits),
-            queue=Spread.of(visit.queue_ms for visit in ok if visit.queue_ms is not None),
-            first_token=Spread.of(visit.first_text_s * 1e3 for visit in ok if visit.first_text_s is not None),
-            between_tokens=Spread.of(gap * 1e3 for visit in ok for gap in visit.gaps),
-            total=Spread.of(visit.total_s * 1e3 for visit in ok),
+            tokens=sum(request.tokens for request in requests),
+            queue=Percentiles.of(request.queue_ms for request in ok if request.queue_ms is not None),
+            first_token=Percentiles.of(
+                request.first_text_s * 1e3 for request in ok if request.first_text_s is not None
+            ),
+            between_tokens=Percentiles.of(gap * 1e3 for request in ok for gap in request.gaps),
+            total=Percentiles.of(request.total_s * 1e3 for request in ok),
             tokens_per_s_each=_percentile(sorted(rates), 0.5) if rates else None,
         )
 
@@ -83,7 +85,7 @@ class Figures:
             "tokens_per_s": round(self.tokens_per_s, 1),
             "tokens_per_s_each": _rounded(self.tokens_per_s_each),
         } | {
-            f"{name}_ms": spread and {key: _rounded(getattr(spread, key)) for key in Spread.__slots__}
+            f"{name}_ms": spread and {key: _rounded(getattr(spread, key)) for key in Percentiles.__slots__}
             for name, spread in spreads.items()
         }
 

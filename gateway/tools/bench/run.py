@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from slotgate.gateway.tools.bench.figures import Figures
-from slotgate.gateway.tools.bench.visit import Visit
+from slotgate.gateway.tools.bench.figures import BenchFigures
+from slotgate.gateway.tools.bench.request import BenchRequest
 from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.address import BackendAddress
 
@@ -59,7 +59,7 @@ class BenchOptions:
         return UpstreamRequest("\r\n".join([*lines, "", ""]).encode(), (self.body,))
 
 
-def run_bench(options: BenchOptions) -> Figures:
+def run_bench(options: BenchOptions) -> BenchFigures:
     """Load the gateway, and say how it fared."""
     return asyncio.run(_Bench(options).run())
 
@@ -68,10 +68,10 @@ class _Bench:
     def __init__(self, options: BenchOptions) -> None:
         self._options = options
         self._outgoing = options.outgoing()
-        self._visits: list[Visit] = []
+        self._requests: list[BenchRequest] = []
         self._until = 0.0
 
-    async def run(self) -> Figures:
+    async def run(self) -> BenchFigures:
         options = self._options
         url = httpx.URL(options.url)
         context = ssl.create_default_context() if url.scheme == "https" else None
@@ -80,17 +80,17 @@ class _Bench:
         )
         began = time.monotonic()
         self._until = began + options.seconds
-        places = self._places()
+        turns = self._turns()
         try:
-            async with asyncio.TaskGroup() as visitors:
+            async with asyncio.TaskGroup() as clients:
                 for _ in range(options.streams):
-                    visitors.create_task(self._visitor(transport, places))
+                    clients.create_task(self._client(transport, turns))
         finally:
             await transport.aclose()
-        ended = max((visit.ended_at for visit in self._visits), default=began)
-        return Figures.of(self._visits, ended - began)
+        ended = max((request.ended_at for request in self._requests), default=began)
+        return BenchFigures.of(self._requests, ended - began)
 
-    def _places(self) -> Iterator[None]:
+    def _turns(self) -> Iterator[None]:
         """One for every request that may begin yet; all visitors take from it."""
         if self._options.requests is not None:
             yield from [None] * self._options.requests
@@ -98,23 +98,23 @@ class _Bench:
             while time.monotonic() < self._until:
                 yield None
 
-    async def _visitor(self, transport: UpstreamTransport, places: Iterator[None]) -> None:
-        for _ in places:
-            visit = Visit()
-            self._visits.append(visit)
-            await self._visit(transport, visit)
-            if not visit.ok:
+    async def _client(self, transport: UpstreamTransport, turns: Iterator[None]) -> None:
+        for _ in turns:
+            request = BenchRequest()
+            self._requests.append(request)
+            await self._send(transport, request)
+            if not request.ok:
                 await asyncio.sleep(0.1)  # whoever is refused at once does not come back a thousand times
 
-    async def _visit(self, transport: UpstreamTransport, visit: Visit) -> None:
+    async def _send(self, transport: UpstreamTransport, request: BenchRequest) -> None:
         try:
-            exchange = await transport.open(self._outgoing, visit)
+            exchange = await transport.open(self._outgoing, request)
         except httpx.TransportError as error:
-            visit.fail(f"not reached: {error}")
+            request.fail(f"not reached: {error}")
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.timeout_s):
-                await visit.over.wait()
-        if not visit.over.is_set():
-            visit.failure = f"no end within {self._options.timeout_s:g} s"
+                await request.over.wait()
+        if not request.over.is_set():
+            request.failure = f"no end within {self._options.timeout_s:g} s"
         exchange.close()

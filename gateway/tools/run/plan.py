@@ -13,9 +13,8 @@ from slotgate.gateway.processes.command import LlamaCommand
 from slotgate.gateway.settings import Settings, UsageSettings, parse
 from slotgate.gateway.tools.run.find import FoundModel, FoundServer, Packages, find_model, find_server
 from slotgate.gateway.tools.run.kept_keys import RunKeys
-from slotgate.gateway.tools.run.options import RunOptions
 
-__all__ = ["RunPlan", "alias_of", "prepare", "usage_settings"]
+__all__ = ["LOAD_TIMEOUT_S", "RunOptions", "RunPlan", "alias_of", "prepare", "usage_settings"]
 
 BACKEND: Final = "local"
 TENANT: Final = "local"
@@ -25,6 +24,18 @@ LOAD_TIMEOUT_S: Final = 3600.0
 
 _PART: Final = re.compile(r"-\d+-of-\d+$")
 _QUANTIZATION: Final = re.compile(r"[.-](ud-)?(i?q\d\w*|tq\d\w*|b?f16|fp16|f32|mxfp4\w*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of the command line; `None`: not given, so found or chosen."""
+
+    model: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8080
+    parallel: int | None = None
+    ctx: int | None = None
+    llama_server: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

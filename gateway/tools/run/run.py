@@ -18,13 +18,11 @@ from slotgate.gateway.processes.failure import LlamaStartError
 from slotgate.gateway.processes.managed import ManagedProcesses
 from slotgate.gateway.processes.ports import cannot_listen, next_free_port
 from slotgate.gateway.processes.supervisor import LlamaProcess
-from slotgate.gateway.tools.run.banner import banner
 from slotgate.gateway.tools.run.find import NotFoundError
 from slotgate.gateway.tools.run.kept_keys import load_or_make_keys, state_dir
-from slotgate.gateway.tools.run.options import RunOptions
+from slotgate.gateway.tools.run.output import LoadProgress, banner
 from slotgate.gateway.tools.run.packages import Installed
-from slotgate.gateway.tools.run.plan import LOAD_TIMEOUT_S, RunPlan, prepare
-from slotgate.gateway.tools.run.progress import Progress
+from slotgate.gateway.tools.run.plan import LOAD_TIMEOUT_S, RunOptions, RunPlan, prepare
 
 __all__ = ["loaded", "port_fault", "run"]
 
@@ -74,7 +72,7 @@ async def loaded(process: LlamaProcess, plan: RunPlan, stream: TextIO) -> None:
     """Returns when the model can be used, and says so. Raises `LlamaStartError`."""
     print(f"llama-server: {plan.server.path} ({plan.server.origin})", file=stream)
     print(f"model: {plan.model.path} ({plan.model.origin})", file=stream)
-    progress = Progress(stream)
+    progress = LoadProgress(stream)
     progress.begin(f"loading {plan.alias}, {_size(plan.model.size_bytes)}")
     waiting = asyncio.ensure_future(process.wait_ready(LOAD_TIMEOUT_S, attempts=_ATTEMPTS))
     try:

@@ -19,7 +19,7 @@ import orjson
 from slotgate.gateway.http.sse import EventParser, SseKind
 from slotgate.gateway.tools.top.snapshot import NotSlotgateError, Snapshot, of_event, of_poll
 
-__all__ = ["Feed", "Lost", "RefusedError", "UnreachableError"]
+__all__ = ["ConnectionLost", "Feed", "RefusedError", "UnreachableError"]
 
 PERIOD_S = 1.0
 CONNECT_S = 5.0
@@ -37,7 +37,7 @@ class UnreachableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ConnectionLost:
     """The connection is lost and will be made again."""
 
     reason: str
@@ -79,7 +79,7 @@ class Feed:
                 return snapshot
         raise UnreachableError(f"{self.url} ended its answer before it said anything")
 
-    async def live(self) -> AsyncGenerator[Snapshot | Lost, None]:
+    async def live(self) -> AsyncGenerator[Snapshot | ConnectionLost, None]:
         """Without end. Raises `RefusedError` at any time, `UnreachableError` before the first snapshot."""
         seen = False
         while True:
@@ -93,7 +93,7 @@ class Feed:
                 if not seen:
                     raise
                 reason = str(error)
-            yield Lost(reason)
+            yield ConnectionLost(reason)
             await asyncio.sleep(PERIOD_S)
 
     async def _from_gateway(self) -> AsyncGenerator[Snapshot, None]:

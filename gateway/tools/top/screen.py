@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from slotgate.gateway.tools.top.snapshot import Backend, Cell, Request, Snapshot, Tenant
+from slotgate.gateway.tools.top.snapshot import ShownBackend, ShownRequest, ShownSlot, ShownTenant, Snapshot
 
 __all__ = ["ASCII", "UNICODE", "Signs", "page"]
 
@@ -117,7 +117,7 @@ def _legend(snapshot: Snapshot, signs: Signs) -> str:
     return "  ".join(f"{sign} {state}" for state, sign in signs.cells.items() if state in states)
 
 
-def _backends(backends: Sequence[Backend], width: int, signs: Signs) -> Table:
+def _backends(backends: Sequence[ShownBackend], width: int, signs: Signs) -> Table:
     table = _table()
     _column(table, signs, max_width=max(8, width // 4))
     _column(table, signs, max_width=18)
@@ -133,18 +133,18 @@ def _cells_width(width: int) -> int:
     return max(8, width // 3)
 
 
-def _height_of(backends: Sequence[Backend], width: int) -> int:
+def _height_of(backends: Sequence[ShownBackend], width: int) -> int:
     return sum(max(1, -(-len(backend.cells) // _cells_width(width))) for backend in backends)
 
 
-def _cells(cells: Sequence[Cell], signs: Signs) -> Text:
+def _cells(cells: Sequence[ShownSlot], signs: Signs) -> Text:
     row = Text()
     for cell in cells:
         row.append(signs.of(cell.state), style=_CELL_STYLES.get(cell.state, ""))
     return row
 
 
-def _in_words(backend: Backend) -> Text:
+def _in_words(backend: ShownBackend) -> Text:
     """How many in which state; where it does not serve, why."""
     counts = Counter(cell.state for cell in backend.cells)
     said = [f"{count} {state}" for state in _CELL_STYLES if (count := counts[state])]
@@ -155,7 +155,7 @@ def _in_words(backend: Backend) -> Text:
     return Text(", ".join(said), style="dim")
 
 
-def _tenants(busy: Sequence[Tenant], width: int, signs: Signs) -> Table:
+def _tenants(busy: Sequence[ShownTenant], width: int, signs: Signs) -> Table:
     table = _table()
     _column(table, signs, max_width=max(8, width // 4))
     _column(table, signs, justify="right")
@@ -170,7 +170,7 @@ def _tenants(busy: Sequence[Tenant], width: int, signs: Signs) -> Table:
     return table
 
 
-def _requests(requests: Sequence[Request], width: int, signs: Signs) -> Table:
+def _requests(requests: Sequence[ShownRequest], width: int, signs: Signs) -> Table:
     wide = width >= _WIDE
     table = _table()
     table.show_header = True
@@ -204,7 +204,7 @@ def _requests(requests: Sequence[Request], width: int, signs: Signs) -> Table:
 class Waterfall:
     """Where the time of a request went, as wide as there is room; the longest one shown fills it."""
 
-    request: Request
+    request: ShownRequest
     longest_ms: float
     signs: Signs
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-__all__ = ["Backend", "Cell", "NotSlotgateError", "Request", "Snapshot", "Tenant", "of_event", "of_poll"]
+__all__ = [
+    "NotSlotgateError",
+    "ShownBackend",
+    "ShownRequest",
+    "ShownSlot",
+    "ShownTenant",
+    "Snapshot",
+    "of_event",
+    "of_poll",
+]
 
 RECENT_S = 30.0
 """Without live rates: tokens of requests that ended in this time."""
@@ -26,7 +35,7 @@ class NotSlotgateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ShownSlot:
     """One slot."""
 
     state: str
@@ -36,23 +45,23 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class ShownBackend:
     name: str
     state: str
     reason: str
-    cells: tuple[Cell, ...]
+    cells: tuple[ShownSlot, ...]
     quarantined_oldest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class ShownTenant:
     name: str
     leases: int
     queued: int
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ShownRequest:
     id: str
     tenant: str
     model: str
@@ -74,11 +83,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    backends: tuple[Backend, ...]
-    tenants: tuple[Tenant, ...]
+    backends: tuple[ShownBackend, ...]
+    tenants: tuple[ShownTenant, ...]
     queued: int
     oldest_s: float
-    requests: tuple[Request, ...]
+    requests: tuple[ShownRequest, ...]
     """Those under way, then those that have ended, the latest first."""
     tokens_per_s: float
     rate_is_live: bool
@@ -114,12 +123,12 @@ def of_poll(status: Document, requests: Document) -> Snapshot:
     return _snapshot(status, shown, sum(recent) / RECENT_S, rate_is_live=False)
 
 
-def _snapshot(status: Document, requests: list[Request], rate: float, *, rate_is_live: bool) -> Snapshot:
+def _snapshot(status: Document, requests: list[ShownRequest], rate: float, *, rate_is_live: bool) -> Snapshot:
     if not isinstance(status.get("backends"), list) or not isinstance(status.get("queue"), dict):
         raise NotSlotgateError("what answers there is no slotgate, or another version of it")
     queue = status["queue"]
     tenants = [
-        Tenant(_text(facts, "name"), int(_number(facts, "leases")), int(_number(facts, "queued")))
+        ShownTenant(_text(facts, "name"), int(_number(facts, "leases")), int(_number(facts, "queued")))
         for facts in _list(status, "tenants")
     ]
     return Snapshot(
@@ -134,10 +143,10 @@ def _snapshot(status: Document, requests: list[Request], rate: float, *, rate_is
     )
 
 
-def _backend(facts: Document) -> Backend:
+def _backend(facts: Document) -> ShownBackend:
     slots = facts.get("slots") or {}
     told = [_cell(cell) for cell in _list(facts, "cells")]
-    return Backend(
+    return ShownBackend(
         name=_text(facts, "name"),
         state=_text(facts, "state"),
         reason=_text(facts, "reason"),
@@ -146,11 +155,11 @@ def _backend(facts: Document) -> Backend:
     )
 
 
-def _cell(facts: Document) -> Cell:
-    return Cell(_text(facts, "state"), _text(facts, "tenant"), _number(facts, "age_s"))
+def _cell(facts: Document) -> ShownSlot:
+    return ShownSlot(_text(facts, "state"), _text(facts, "tenant"), _number(facts, "age_s"))
 
 
-def _counted(slots: Document) -> Iterable[Cell]:
+def _counted(slots: Document) -> Iterable[ShownSlot]:
     """Where the gateway says how many are in which state, and not what each does."""
     for state, member in (
         ("working", "leased"),
@@ -158,12 +167,12 @@ def _counted(slots: Document) -> Iterable[Cell]:
         ("foreign", "foreign"),
         ("idle", "idle"),
     ):
-        yield from [Cell(state)] * int(_number(slots, member))
+        yield from [ShownSlot(state)] * int(_number(slots, member))
 
 
-def _request(facts: Document) -> Request:
+def _request(facts: Document) -> ShownRequest:
     status = facts.get("status")
-    return Request(
+    return ShownRequest(
         id=_text(facts, "id"),
         tenant=_text(facts, "tenant"),
         model=_text(facts, "model"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from slotgate.gateway.tools.top.feed import Feed, Lost, RefusedError, UnreachableError
+from slotgate.gateway.tools.top.feed import ConnectionLost, Feed, RefusedError, UnreachableError
 from slotgate.gateway.tools.top.screen import ASCII, UNICODE, page
 from slotgate.gateway.tools.top.snapshot import Snapshot
 from slotgate.gateway.tools.top.terminal import keys_pressed
@@ -44,7 +44,7 @@ def watch(url: str, key: str, *, once: bool) -> int:
 async def _watch(url: str, key: str, console: Console, *, once: bool) -> None:
     async with Feed(url, key) as feed:
         if once:
-            console.print(View(feed.url, console, await feed.once()).drawn(whole=True))
+            console.print(LiveView(feed.url, console, await feed.once()).drawn(whole=True))
         else:
             await _live(feed, console)
 
@@ -52,9 +52,9 @@ async def _watch(url: str, key: str, console: Console, *, once: bool) -> None:
 async def _live(feed: Feed, console: Console) -> None:
     snapshots = feed.live()
     first = await anext(snapshots)  # before the screen is taken: a refusal is read on it
-    if isinstance(first, Lost):
+    if isinstance(first, ConnectionLost):
         raise UnreachableError(first.reason)
-    view = View(feed.url, console, first)
+    view = LiveView(feed.url, console, first)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, view.quit)
@@ -80,7 +80,7 @@ async def _live(feed: Feed, console: Console) -> None:
 
 
 @dataclass(slots=True)
-class View:
+class LiveView:
     """What there is to draw, and what has happened since."""
 
     title: str
@@ -91,8 +91,8 @@ class View:
     over: bool = False
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, news: Snapshot | Lost) -> None:
-        self.lost = news.reason if isinstance(news, Lost) else ""
+    def take(self, news: Snapshot | ConnectionLost) -> None:
+        self.lost = news.reason if isinstance(news, ConnectionLost) else ""
         if isinstance(news, Snapshot) and not self.held:
             self.snapshot = news
         self._news.set()

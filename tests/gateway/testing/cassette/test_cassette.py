@@ -8,26 +8,28 @@ from slotgate.gateway.testing.cassette import (
     Cassette,
     CassetteError,
     Ending,
-    Exchange,
+    RecordedExchange,
     RecordedRequest,
     RecordedResponse,
 )
-from slotgate.gateway.testing.cassette.cassette import Shelf
+from slotgate.gateway.testing.cassette.cassette import CassetteFolder
 
 A = RecordedRequest("POST", "/v1/chat/completions", (), {"json": {"seed": 1}})
 B = RecordedRequest("GET", "/v1/models")
 
 
-def answered(request: RecordedRequest, status: int = 200) -> Exchange:
-    return Exchange(request, RecordedResponse(status, 0.0, (), (), Ending.COMPLETE, 0.0, closes=False))
+def answered(request: RecordedRequest, status: int = 200) -> RecordedExchange:
+    return RecordedExchange(
+        request, RecordedResponse(status, 0.0, (), (), Ending.COMPLETE, 0.0, closes=False)
+    )
 
 
 def recorded(folder: Path, *requests: RecordedRequest, status: int = 200) -> list[str]:
     """A run that keeps an answer to each; returns all names in the folder."""
-    shelf = Shelf(folder)
-    places = [(shelf.place(request), request) for request in requests]
-    for place, request in reversed(places):  # they need not end in the order in which they began
-        shelf.keep(place, answered(request, status))
+    shelf = CassetteFolder(folder)
+    places = [(shelf.new_file(request), request) for request in requests]
+    for new_file, request in reversed(places):  # they need not end in the order in which they began
+        shelf.keep(new_file, answered(request, status))
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -42,9 +44,9 @@ def test_names_are_the_same_in_every_run_and_follow_the_order_of_asking(tmp_path
 
 
 def test_recordings_of_a_request_come_back_in_the_order_of_asking(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = CassetteFolder(tmp_path)
     for status in range(200, 212):
-        shelf.keep(shelf.place(A), answered(A, status))
+        shelf.keep(shelf.new_file(A), answered(A, status))
     found = Cassette.load(tmp_path).of(A)
     assert [exchange.response.status for exchange in found] == list(range(200, 212))
 
@@ -87,7 +89,7 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 def test_where_nothing_can_be_written_is_said_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CassetteError, match="cannot record into"):
-        Shelf(tmp_path / "file")
+        CassetteFolder(tmp_path / "file")
 
 
 def test_all_files_that_are_no_recordings_are_named_together(tmp_path: Path) -> None:

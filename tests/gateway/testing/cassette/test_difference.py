@@ -1,6 +1,6 @@
 """What is said of a request that was not recorded: the nearest one, and what differs."""
 
-from slotgate.gateway.testing.cassette import Ending, Exchange, RecordedRequest, RecordedResponse
+from slotgate.gateway.testing.cassette import Ending, RecordedExchange, RecordedRequest, RecordedResponse
 from slotgate.gateway.testing.cassette.difference import differences, nearest
 
 LONG = "All work and no play makes a very long prompt, and nobody wants to read it twice. "
@@ -10,8 +10,10 @@ def asked(path: str = "/chat", **members: object) -> RecordedRequest:
     return RecordedRequest("POST", path, (), {"json": members})
 
 
-def kept(request: RecordedRequest, name: str) -> Exchange:
-    return Exchange(request, RecordedResponse(200, 0.0, (), (), Ending.COMPLETE, 0.0, closes=False), name)
+def kept(request: RecordedRequest, name: str) -> RecordedExchange:
+    return RecordedExchange(
+        request, RecordedResponse(200, 0.0, (), (), Ending.COMPLETE, 0.0, closes=False), name
+    )
 
 
 def said(recorded: RecordedRequest, request: RecordedRequest) -> list[str]:

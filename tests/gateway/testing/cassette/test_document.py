@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgate.gateway.testing.cassette.document import read_exchange, written
-from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.exchange import (
+    Ending,
+    RecordedExchange,
+    RecordedRead,
+    RecordedResponse,
+)
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 
 ASKED = RecordedRequest("POST", "/v1/chat/completions", (), {"json": {"stream": True, "model": "é"}})
 
 
-def exchange(*reads: Read, **changes: object) -> Exchange:
+def exchange(*reads: RecordedRead, **changes: object) -> RecordedExchange:
     facts: dict[str, object] = {
         "status": 200,
         "head_ms": 1.5,
@@ -23,7 +28,7 @@ def exchange(*reads: Read, **changes: object) -> Exchange:
         "end_ms": 9.0,
         "closes": True,
     }
-    return Exchange(ASKED, RecordedResponse(**{**facts, **changes}))  # type: ignore[arg-type]
+    return RecordedExchange(ASKED, RecordedResponse(**{**facts, **changes}))  # type: ignore[arg-type]
 
 
 @given(
@@ -32,13 +37,15 @@ def exchange(*reads: Read, **changes: object) -> Exchange:
     )
 )
 def test_every_byte_and_every_border_comes_back(reads: list[tuple[float, bytes]]) -> None:
-    kept = exchange(*(Read(ms, data) for ms, data in reads))
+    kept = exchange(*(RecordedRead(ms, data) for ms, data in reads))
     assert read_exchange(written(kept)) == kept
 
 
 def test_a_read_is_a_line_with_its_time_and_its_text() -> None:
     text = written(
-        exchange(Read(1.5, b'data: {"a":"\xe2\x80\xa8\xf0\x9f\x98\x80"}\n\n'), Read(2.0, b"\xff"))
+        exchange(
+            RecordedRead(1.5, b'data: {"a":"\xe2\x80\xa8\xf0\x9f\x98\x80"}\n\n'), RecordedRead(2.0, b"\xff")
+        )
     ).decode()
     assert '\n      [1.5, "data: {\\"a\\":\\"\u2028😀\\"}\\n\\n"],\n      [2.0, {"base64": "/w=="}]\n' in text
     assert json.loads(text)["response"]["ending"] == "complete"
@@ -54,7 +61,7 @@ def test_a_response_without_a_head_and_headers_that_repeat_come_back() -> None:
 
 def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
     asked = RecordedRequest("POST", "/x", (), {"json": {"a": "\ud800"}})
-    kept = Exchange(asked, exchange().response)
+    kept = RecordedExchange(asked, exchange().response)
     assert read_exchange(written(kept)) == kept
 
 
@@ -73,7 +80,7 @@ def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
         (written(exchange(status="200")), "status is null or a number"),
         (written(exchange(head_ms="1")), "head_ms: a time is a number"),
         (written(exchange(end_ms=-1)), "end_ms: a time is a number"),
-        (written(exchange(Read(float("inf"), b""))), "reads: a time is a number"),
+        (written(exchange(RecordedRead(float("inf"), b""))), "reads: a time is a number"),
         (written(exchange(headers=(("x", 1),))), "no header"),
         (written(exchange(headers=(("x", "a\r\ny: b"),))), "no header"),
         (written(exchange(headers=(("x", "\u2603"),))), "no header"),

@@ -13,16 +13,20 @@ from slotgate.gateway.testing.cassette import (
     AT_ONCE,
     Cassette,
     Ending,
-    Exchange,
     Player,
-    Read,
+    RecordedExchange,
+    RecordedRead,
     RecordedResponse,
 )
 from slotgate.gateway.testing.cassette.player import speed_of
 from slotgate.gateway.testing.cassette.request import as_recorded
 from tests.support.virtual_time import run_virtual
 
-READS = (Read(100.0, b"data: a\n\n"), Read(250.5, b"data: b\n\nda"), Read(250.5, b"ta: c\n\n"))
+READS = (
+    RecordedRead(100.0, b"data: a\n\n"),
+    RecordedRead(250.5, b"data: b\n\nda"),
+    RecordedRead(250.5, b"ta: c\n\n"),
+)
 
 
 @dataclass
@@ -80,14 +84,16 @@ def recorded(
     status: int | None = 200,
     name: str = "",
     **changes: Any,  # noqa: ANN401
-) -> Exchange:
+) -> RecordedExchange:
     request, _ = as_recorded("POST", "/v1/chat/completions", "", [], orjson.dumps(members))
     facts = {"reads": READS, "ending": Ending.COMPLETE, "closes": False, **changes}
-    return Exchange(request, RecordedResponse(status, 50.0, (("a", "b"),), end_ms=300.0, **facts), name)
+    return RecordedExchange(
+        request, RecordedResponse(status, 50.0, (("a", "b"),), end_ms=300.0, **facts), name
+    )
 
 
 def played(
-    exchanges: Sequence[Exchange],
+    exchanges: Sequence[RecordedExchange],
     *asked: dict[str, Any],
     speed: float = AT_ONCE,
     client: Client | None = None,

@@ -2,15 +2,15 @@
 
 import pytest
 
-from slotgate.gateway.tools.bench import Figures, Visit
-from slotgate.gateway.tools.bench.figures import Spread
+from slotgate.gateway.tools.bench import BenchFigures, BenchRequest
+from slotgate.gateway.tools.bench.figures import Percentiles
 from slotgate.gateway.upstream import End
 from tests.support.notation import DONE, STOP, T
 
 
-def visit(*frames: bytes, status: int = 200, end: End = End.COMPLETE) -> Visit:
+def request(*frames: bytes, status: int = 200, end: End = End.COMPLETE) -> BenchRequest:
     """One that was told these bytes."""
-    seen = Visit()
+    seen = BenchRequest()
     seen.head(status, [(b"server-timing", b"queue;dur=12.5, upstream;dur=3")])
     for frame in frames:
         seen.body(frame)
@@ -19,7 +19,7 @@ def visit(*frames: bytes, status: int = 200, end: End = End.COMPLETE) -> Visit:
 
 
 def test_a_whole_stream_is_a_success_with_its_times_and_counts() -> None:
-    seen = visit(T("a"), T("b"), STOP, DONE)
+    seen = request(T("a"), T("b"), STOP, DONE)
     assert (seen.ok, seen.failure, seen.queue_ms, len(seen.gaps)) == (True, "", 12.5, 1)
     assert seen.first_text_s is not None
     assert 0 <= seen.first_text_s <= seen.total_s
@@ -29,28 +29,28 @@ def test_a_whole_stream_is_a_success_with_its_times_and_counts() -> None:
 @pytest.mark.parametrize(
     ("seen", "failure"),
     [
-        (visit(T("a")), "stream complete"),
-        (visit(T("a"), end=End.CUT_SHORT), "stream cut short"),
-        (visit(b'data: {"error":{"message":"x","type":"t","code":"idle_timeout"}}\n\n'), "idle_timeout"),
-        (visit(b'{"error":{"code":"queue_full"}}', status=429), "queue_full"),
-        (visit(b"<html>", status=502), "status 502"),
+        (request(T("a")), "stream complete"),
+        (request(T("a"), end=End.CUT_SHORT), "stream cut short"),
+        (request(b'data: {"error":{"message":"x","type":"t","code":"idle_timeout"}}\n\n'), "idle_timeout"),
+        (request(b'{"error":{"code":"queue_full"}}', status=429), "queue_full"),
+        (request(b"<html>", status=502), "status 502"),
     ],
 )
-def test_what_is_no_success_says_why(seen: Visit, failure: str) -> None:
+def test_what_is_no_success_says_why(seen: BenchRequest, failure: str) -> None:
     assert (seen.ok, seen.failure) == (False, failure)
 
 
 def test_percentiles_are_values_that_were_seen() -> None:
-    assert Spread.of(range(1, 101)) == Spread(50, 95, 99, 100)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0)
-    assert Spread.of([]) is None
+    assert Percentiles.of(range(1, 101)) == Percentiles(50, 95, 99, 100)
+    assert Percentiles.of([7.0]) == Percentiles(7.0, 7.0, 7.0, 7.0)
+    assert Percentiles.of([]) is None
 
 
 def test_figures_count_successes_and_failures_by_their_code() -> None:
-    visits = [visit(T("a"), STOP, DONE)] * 3 + [visit(b'{"error":{"code":"queue_full"}}', status=429)]
-    figures = Figures.of(visits, 2.0)
+    requests = [request(T("a"), STOP, DONE)] * 3 + [request(b'{"error":{"code":"queue_full"}}', status=429)]
+    figures = BenchFigures.of(requests, 2.0)
     assert (figures.requests, figures.ok, figures.failures) == (4, 3, {"queue_full": 1})
-    assert figures.queue == Spread(12.5, 12.5, 12.5, 12.5)
+    assert figures.queue == Percentiles(12.5, 12.5, 12.5, 12.5)
     assert figures.tokens_per_s == figures.tokens / 2
     text = figures.as_text()
     assert text.startswith("3 of 4 answers in 2.0 s")
@@ -58,6 +58,6 @@ def test_figures_count_successes_and_failures_by_their_code() -> None:
 
 
 def test_without_an_answer_there_is_no_table() -> None:
-    text = Figures.of([], 0.0).as_text()
+    text = BenchFigures.of([], 0.0).as_text()
     assert text == "0 of 0 answers in 0.0 s, 0 tokens: 0 tokens/s in all\n"
-    assert Figures.of([], 0.0).as_json()["queue_ms"] is None
+    assert BenchFigures.of([], 0.0).as_json()["queue_ms"] is None

@@ -19,12 +19,10 @@ from slotgate.gateway.processes.ports import LOOPBACK, free_port
 from slotgate.gateway.processes.restart_policy import RestartLimits
 from slotgate.gateway.processes.supervisor import LlamaProcess
 from slotgate.gateway.settings import Settings, parse
-from slotgate.gateway.tools.run.banner import banner, url_of
 from slotgate.gateway.tools.run.find import FoundModel, FoundServer
 from slotgate.gateway.tools.run.kept_keys import RunKeys
-from slotgate.gateway.tools.run.options import RunOptions
-from slotgate.gateway.tools.run.plan import RunPlan, alias_of
-from slotgate.gateway.tools.run.progress import Progress
+from slotgate.gateway.tools.run.output import LoadProgress, banner, url_of
+from slotgate.gateway.tools.run.plan import RunOptions, RunPlan, alias_of
 from slotgate.gateway.tools.run.run import loaded, port_fault
 from tests.support.processes import child_program, children_of, command_line, vanishes
 
@@ -115,21 +113,21 @@ def test_a_host_that_does_not_exist_is_told() -> None:
     assert "cannot listen on 203.0.113.1" in (port_fault("203.0.113.1", free_port()) or "")
 
 
-class Clock:
+class ManualClock:
     now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
 
-class Terminal(io.StringIO):
+class TerminalStream(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
 def progress_of(stream: io.StringIO, seconds: int) -> str:
-    clock = Clock()
-    progress = Progress(stream, clock)
+    clock = ManualClock()
+    progress = LoadProgress(stream, clock)
     progress.begin("loading tiny")
     for _ in range(seconds):
         clock.now += 1.0
@@ -139,7 +137,7 @@ def progress_of(stream: io.StringIO, seconds: int) -> str:
 
 
 def test_progress_on_a_terminal_counts_in_one_line() -> None:
-    assert progress_of(Terminal(), 2) == "loading tiny …\n\r  1 s\r  2 s\rloaded after 2.0 s\n"
+    assert progress_of(TerminalStream(), 2) == "loading tiny …\n\r  1 s\r  2 s\rloaded after 2.0 s\n"
 
 
 def test_progress_in_a_file_is_a_line_now_and_then() -> None:

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from slotgate.gateway.tools.top.feed import Feed, Lost, RefusedError, UnreachableError
+from slotgate.gateway.tools.top.feed import ConnectionLost, Feed, RefusedError, UnreachableError
 from tests.gateway.tools.top.snapshots import FRAME, STATUS, request
 from tests.support.notation import END, H, answer, chunked
 from tests.support.script import Fin, Gate, Script, Stall, Write
@@ -28,7 +28,7 @@ async def test_events_are_read_as_they_come_with_the_key_in_a_header() -> None:
         seen = [await anext(snapshots) for _ in range(2)]
         await snapshots.aclose()
         assert fu.requests[0].head.get(b"authorization") == b"Bearer sg-k"
-    assert [len(one.requests) for one in seen if not isinstance(one, Lost)] == [6, 4]
+    assert [len(one.requests) for one in seen if not isinstance(one, ConnectionLost)] == [6, 4]
 
 
 @pytest.mark.parametrize("status", [404, 429])
@@ -51,7 +51,7 @@ async def test_a_connection_that_is_lost_is_made_again() -> None:
         snapshots = feed.live()
         kinds = [type(await anext(snapshots)).__name__ for _ in range(4)]
         await snapshots.aclose()
-    assert kinds == ["Snapshot", "Lost", "Snapshot", "Lost"]
+    assert kinds == ["Snapshot", "ConnectionLost", "Snapshot", "ConnectionLost"]
 
 
 async def test_a_gateway_that_refuses_later_ends_the_view() -> None:

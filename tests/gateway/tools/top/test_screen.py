@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from slotgate.gateway.tools.top.screen import ASCII, UNICODE, Signs, page
-from slotgate.gateway.tools.top.snapshot import Cell, Snapshot, of_poll
+from slotgate.gateway.tools.top.snapshot import ShownSlot, Snapshot, of_poll
 from tests.gateway.tools.top.snapshots import STATUS, request, shown
 
 
@@ -50,7 +50,7 @@ def test_sixty_columns_keep_what_matters() -> None:
 
 def test_states_are_told_apart_without_colour() -> None:
     states = ("idle", "prefill", "generating", "working", "quarantined", "foreign")
-    backend = replace(shown().backends[0], cells=tuple(map(Cell, states)))
+    backend = replace(shown().backends[0], cells=tuple(map(ShownSlot, states)))
     for signs in (UNICODE, ASCII):
         text = printed(replace(shown(), backends=(backend,)), 160, signs=signs)
         row = next(line for line in text.split("\n") if line.startswith("gpu0"))
@@ -87,5 +87,5 @@ def test_a_rate_that_is_made_of_what_ended_is_marked_and_draining_is_said() -> N
 
 
 def test_many_slots_take_more_lines_and_all_are_there() -> None:
-    backend = replace(shown().backends[0], cells=(Cell("generating"),) * 300)
+    backend = replace(shown().backends[0], cells=(ShownSlot("generating"),) * 300)
     assert printed(replace(shown(), backends=(backend,), requests=()), 80).count("█") >= 300

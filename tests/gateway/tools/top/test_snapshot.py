@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slotgate.gateway.tools.top.snapshot import Cell, NotSlotgateError, of_event, of_poll
+from slotgate.gateway.tools.top.snapshot import NotSlotgateError, ShownSlot, of_event, of_poll
 from tests.gateway.tools.top.snapshots import ENDED, FRAME, LIVE, STATUS, request, shown
 
 
@@ -39,7 +39,7 @@ def test_a_full_frame_says_all_there_is() -> None:
 
 def test_without_events_slots_are_counted_and_the_rate_is_made_of_what_ended() -> None:
     snapshot = of_poll(STATUS, {"requests": [*LIVE, *ENDED, request(90)]})
-    assert snapshot.backends[1].cells == (Cell("idle"), Cell("idle"))
+    assert snapshot.backends[1].cells == (ShownSlot("idle"), ShownSlot("idle"))
     assert (snapshot.tokens_per_s, snapshot.rate_is_live) == (3 * 210 / 30, False)
     slots = STATUS["backends"][0] | {"cells": []}
     counted = of_poll(STATUS | {"backends": [slots]}, {}).backends[0].cells

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slotgate.gateway.testing.cassette.player import speed_of
-from slotgate.gateway.testing.ci.recording import Recording
+from slotgate.gateway.testing.ci.recording import RecordedServer
 from slotgate.gateway.testing.fake import FakeServer, Scene, scene_of
 from slotgate.gateway.testing.fake.llama import ServedRequest
 from slotgate.gateway.testing.fake.script.answer_content import Token, TokenKind
@@ -18,14 +18,14 @@ from slotgate.gateway.testing.fake.script.cues import Cue, CuedAnswers
 from slotgate.gateway.testing.fake.script.reader import read_fault
 from slotgate.gateway.testing.fake.script.scene import ScriptedFault
 
-__all__ = ["Changed", "ScriptedStage"]
+__all__ = ["Changed", "ScriptedControl"]
 
 Members = dict[str, Any]
 Changed = Callable[[Members], Awaitable[None]]
 
 
-class ScriptedStage:
-    """A `Stage`. `on_reset` has the gateway go on with the new server, under further settings."""
+class ScriptedControl:
+    """A `ControlActions`. `on_reset` has the gateway go on with the new server, under further settings."""
 
     def __init__(self, scene: Scene, on_reset: Changed) -> None:
         self._scene = scene
@@ -36,18 +36,18 @@ class ScriptedStage:
         """Ids of requests to servers that are gone."""
         self.unmatched: list[str] = []
         self.server = self._new(scene)
-        self.recording: Recording | None = None
+        self.recording: RecordedServer | None = None
         """Played in place of the scripted server."""
 
     def __repr__(self) -> str:
-        return f"<ScriptedStage {self.server!r}>"
+        return f"<ScriptedControl {self.server!r}>"
 
     # -- Stage
 
     async def reset(self, said: Members) -> Members:
         """Raises `ScriptError`, `CassetteError` and `SettingsError`; then everything is as it was."""
         recording, speed = said.get("cassette"), said.get("speed", "max")
-        player = None if recording is None else Recording(Path(recording), speed_of(speed))
+        player = None if recording is None else RecordedServer(Path(recording), speed_of(speed))
         scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
         cued, before, played = self._cued, self.server, self.recording
         async with AsyncExitStack() as undo:
@@ -117,7 +117,7 @@ class ScriptedStage:
 
     # -- the parts
 
-    def _put_back(self, cued: CuedAnswers, server: FakeServer, recording: Recording | None) -> None:
+    def _put_back(self, cued: CuedAnswers, server: FakeServer, recording: RecordedServer | None) -> None:
         self._cued, self.server, self.recording = cued, server, recording
 
     def _new(self, scene: Scene) -> FakeServer:

@@ -14,13 +14,13 @@ from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.sse import EventParser
 from slotgate.gateway.upstream import End
 
-__all__ = ["Visit"]
+__all__ = ["BenchRequest"]
 
 _queued = re.compile(rb"queue;dur=([0-9.]+)").search
 _MOST_ANSWER = 64 * 1024
 
 
-class Visit:
+class BenchRequest:
     """Times are of `time.monotonic`, in seconds."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Visit:
         self._done = False
 
     def __repr__(self) -> str:
-        return f"<Visit {self.status} {self.failure or 'ok'} {self.tokens} tokens>"
+        return f"<BenchRequest {self.status} {self.failure or 'ok'} {self.tokens} tokens>"
 
     @property
     def tokens(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slotgate.gateway.testing.ci.stage import ScriptedStage
+from slotgate.gateway.testing.ci.scripted_control import ScriptedControl
 from slotgate.gateway.testing.fake import scene_of
 from tests.gateway.testing.ci.test_recording import cassette
 
@@ -19,27 +19,27 @@ async def test_what_a_reset_began_is_undone_when_it_fails(cassette: Path) -> Non
     refuses = False
 
     async def on_reset(_: dict[str, Any]) -> None:
-        if stage.recording is not None:
-            played.append(stage.recording.backend["url"])
+        if actions.recording is not None:
+            played.append(actions.recording.backend["url"])
         if refuses:
             raise ValueError("these settings cannot be")
 
-    stage = ScriptedStage(scene_of({"server": {"model": "m"}}), on_reset)
-    await stage.server.listen()
+    actions = ScriptedControl(scene_of({"server": {"model": "m"}}), on_reset)
+    await actions.server.listen()
     try:
         refuses = True
-        before, cued = stage.server, stage.server.llama.choose_token_source
+        before, cued = actions.server, actions.server.llama.choose_token_source
         with pytest.raises(ValueError, match="cannot be"):
-            await stage.reset({"cassette": str(cassette), "settings": {"x": 1}})
-        assert (stage.server, stage.recording) == (before, None)
-        assert stage.server.llama.choose_token_source == stage._cued == cued
+            await actions.reset({"cassette": str(cassette), "settings": {"x": 1}})
+        assert (actions.server, actions.recording) == (before, None)
+        assert actions.server.llama.choose_token_source == actions._cued == cued
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{before.url}/health")).status_code == 200
             with pytest.raises(httpx.ConnectError):
                 await client.get(f"{played[0]}/health")
         refuses = False
-        await stage.reset({"cassette": str(cassette)})
-        assert stage.server is not before
-        assert stage.recording is not None
+        await actions.reset({"cassette": str(cassette)})
+        assert actions.server is not before
+        assert actions.recording is not None
     finally:
-        await stage.close()
+        await actions.close()

@@ -8,7 +8,11 @@ from starlette.types import Message
 
 from slotgate.gateway.testing.cassette import Ending, RecordedRequest
 from slotgate.gateway.testing.cassette.redaction import Redaction
-from slotgate.gateway.testing.cassette.take import MAX_BEHIND_BYTES, MAX_KEPT_BYTES, Take
+from slotgate.gateway.testing.cassette.response_recording import (
+    MAX_BEHIND_BYTES,
+    MAX_KEPT_BYTES,
+    ResponseRecording,
+)
 from slotgate.gateway.upstream import End, UpstreamExchange
 
 pytestmark = pytest.mark.anyio
@@ -29,22 +33,22 @@ class Connection:
         self.states.append("reading")
 
 
-def taken(connection: Connection, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Take:
-    take = Take()
-    take.asked(cast("UpstreamExchange", connection))
-    take.head(200, list(headers))
-    return take
+def taken(connection: Connection, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> ResponseRecording:
+    recording = ResponseRecording()
+    recording.sent_on(cast("UpstreamExchange", connection))
+    recording.head(200, list(headers))
+    return recording
 
 
-def read(take: Take, *pieces: bytes) -> None:
+def read(recording: ResponseRecording, *pieces: bytes) -> None:
     for piece in pieces:
-        take.body(piece)
-    take.read_over()
+        recording.body(piece)
+    recording.read_over()
 
 
 async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -> None:
     connection = Connection()
-    take = taken(connection)
+    recording = taken(connection)
     sent: list[Message] = []
     gate = asyncio.Event()
 
@@ -52,38 +56,38 @@ async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -
         await gate.wait()
         sent.append(message)
 
-    relaying = asyncio.create_task(take.relay(send))
+    relaying = asyncio.create_task(recording.relay(send))
     for _ in range(MAX_BEHIND_BYTES // len(MIB)):
-        read(take, MIB)
+        read(recording, MIB)
     assert connection.states[-1] == "reading"
-    read(take, MIB)
+    read(recording, MIB)
     assert connection.states[-1] == "paused"
     gate.set()
     async with asyncio.timeout(5):
         while connection.states[-1] == "paused":
             await asyncio.sleep(0)
-    take.ended(End.COMPLETE)
+    recording.ended(End.COMPLETE)
     await relaying
     assert sum(len(message.get("body", b"")) for message in sent) == MAX_BEHIND_BYTES + len(MIB)
     assert not sent[-1].get("more_body", False)
 
 
 async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
-    take = taken(Connection())
+    recording = taken(Connection())
     lengths: list[int] = []
 
     async def send(message: Message) -> None:
         lengths.append(len(message.get("body", b"")))
 
-    relaying = asyncio.create_task(take.relay(send))
+    relaying = asyncio.create_task(recording.relay(send))
     count = MAX_KEPT_BYTES // len(MIB) + 1
     for _ in range(count):
-        assert not take.too_long
-        read(take, MIB)
+        assert not recording.too_long
+        read(recording, MIB)
         await asyncio.sleep(0)
-    take.ended(End.COMPLETE)
+    recording.ended(End.COMPLETE)
     await relaying
-    assert take.too_long
+    assert recording.too_long
     assert sum(lengths) == count * len(MIB)
 
 
@@ -99,9 +103,9 @@ async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
     ],
 )
 async def test_how_it_ended_is_known(end: End, headers: Any, ending: Ending) -> None:  # noqa: ANN401
-    take = taken(Connection(), headers=headers)
-    read(take, b"a", b"b")
-    take.ended(end)
-    kept = take.exchange(RecordedRequest("GET", "/"), Redaction()).response
+    recording = taken(Connection(), headers=headers)
+    read(recording, b"a", b"b")
+    recording.ended(end)
+    kept = recording.exchange(RecordedRequest("GET", "/"), Redaction()).response
     assert kept.ending is ending
     assert [each.data for each in kept.reads] == [b"ab"]  # one read, however many pieces it brought

@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable
 from starlette.types import Send
 
 from slotgate.gateway.http.headers import Headers
-from slotgate.gateway.testing.cassette.exchange import Ending, Exchange, Read, RecordedResponse
+from slotgate.gateway.testing.cassette.exchange import (
+    Ending,
+    RecordedExchange,
+    RecordedRead,
+    RecordedResponse,
+)
 from slotgate.gateway.testing.cassette.redaction import Redaction, is_secret_header
 from slotgate.gateway.testing.cassette.request import RecordedRequest
 from slotgate.gateway.upstream import End, UpstreamExchange
 
-__all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "Take"]
+__all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "ResponseRecording"]
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """A longer answer passes, and is not kept."""
@@ -39,7 +44,7 @@ HOP_BY_HOP = frozenset(
 )
 
 
-class Take:
+class ResponseRecording:
     """The sink of one response: keeps what comes with its times, and hands it on to the client.
 
     Times count from when it was made, just before the upstream is asked: its answer may come at once.
@@ -56,7 +61,7 @@ class Take:
         self._headers: Headers = []
         self._pieces: list[bytes] = []
         """Of the read under way."""
-        self._reads: list[Read] = []
+        self._reads: list[RecordedRead] = []
         self._kept_bytes = 0
         self._unsent: deque[bytes] = deque()
         self._behind = 0
@@ -64,7 +69,7 @@ class Take:
         self._upstream: UpstreamExchange | None = None
 
     def __repr__(self) -> str:
-        return f"<Take {self.status}, {len(self._reads)} reads, {self.ending.value}>"
+        return f"<ResponseRecording {self.status}, {len(self._reads)} reads, {self.ending.value}>"
 
     @property
     def has_something(self) -> bool:
@@ -77,7 +82,7 @@ class Take:
 
     # -- from the upstream
 
-    def asked(self, exchange: UpstreamExchange) -> None:
+    def sent_on(self, exchange: UpstreamExchange) -> None:
         """The request has been sent on this connection."""
         self._upstream = exchange
 
@@ -109,7 +114,7 @@ class Take:
             self._pieces = []
             self._kept_bytes += len(data)
             if not self.too_long:
-                self._reads.append(Read(self._ms(), data))
+                self._reads.append(RecordedRead(self._ms(), data))
             self._unsent.append(data)
             self._behind += len(data)
             if self._behind > MAX_BEHIND_BYTES and self._upstream is not None:
@@ -157,18 +162,18 @@ class Take:
 
     # -- as it is kept
 
-    def exchange(self, request: RecordedRequest, redaction: Redaction) -> Exchange:
+    def exchange(self, request: RecordedRequest, redaction: Redaction) -> RecordedExchange:
         masked = redaction.reads([read.data for read in self._reads])
         response = RecordedResponse(
             status=self.status,
             head_ms=self._head_ms,
             headers=tuple(_kept_headers(self._headers, redaction)),
-            reads=tuple(Read(read.ms, data) for read, data in zip(self._reads, masked, strict=True)),
+            reads=tuple(RecordedRead(read.ms, data) for read, data in zip(self._reads, masked, strict=True)),
             ending=self.ending,
             end_ms=self._ms() if self._end_ms is None else self._end_ms,
             closes=self.closes,
         )
-        return Exchange(request, response)
+        return RecordedExchange(request, response)
 
     def _ms(self) -> float:
         """By a finer clock than the loop's, which counts whole milliseconds."""
