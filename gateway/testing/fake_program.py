@@ -1,7 +1,7 @@
-"""`slotgate fake`: the scripted llama-server as a process, until it is told to stop.
+"""`slotgate fake`: the scripted llama-server as a process.
 
-stdout gets one line when it listens; SIGTERM and SIGINT end it with exit code 0. It takes the arguments and
-the environment with which a gateway starts a llama-server, so it can be the command of a backend.
+It prints one line on stdout when it listens. SIGTERM and SIGINT end it with exit code 0. It takes the
+arguments and the environment with which a gateway starts a llama-server, so it can be a backend's command.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ CANNOT_LISTEN = 2
 
 @dataclass(frozen=True, slots=True)
 class FakeOptions:
+    """The options of `slotgate fake`."""
+
     script: Path | None = None
     host: str = LOOPBACK
     port: int = 0
@@ -36,12 +38,12 @@ class FakeOptions:
 
 
 def run_fake(options: FakeOptions, environ: Mapping[str, str]) -> int:
-    """Run until told to stop. Returns the exit code. Raises `ScriptError`."""
+    """Run until a signal comes. Return the exit code. Raises `ScriptError`."""
     return asyncio.run(_serve(options, scene_for(options, environ)))
 
 
 def scene_for(options: FakeOptions, environ: Mapping[str, str]) -> Scene:
-    """The script with what was said on the command line. Raises `ScriptError`."""
+    """Return the script, changed by the options of the command line. Raises `ScriptError`."""
     scene = read_script(options.script) if options.script else built_in()
     given = {
         "model": options.alias,
@@ -54,7 +56,7 @@ def scene_for(options: FakeOptions, environ: Mapping[str, str]) -> Scene:
 
 
 def built_in() -> Scene:
-    """The script that is played where none is given: an example, and a model for each habit."""
+    """Return the script for a run without `--script`: an example with a model for each fault."""
     return read_script(Path(__file__).with_name("built_in.toml"))
 
 

@@ -1,7 +1,7 @@
-"""A file that tells whoever waits for it that a server is up, and where.
+"""A file that tells other programs that a server is ready, and its address.
 
-It appears whole or not at all, readable for its owner only (it may hold a key), and goes with the server: one
-that is there is never the one of an earlier run.
+The file appears whole or not at all. Only its owner may read it, because it may hold a key. It is removed at
+the start and at the end, so a file that exists never belongs to an earlier run.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["ReadyFile"]
 
 
 class ReadyFile:
-    """`with ReadyFile(path) as ready:` removes what is there; `ready.write({...})` when it is time."""
+    """For use as `with ReadyFile(path) as ready:`. Call `ready.write({...})` when the server is ready."""
 
     def __init__(self, path: Path | None) -> None:
-        """None: nobody waits for a file."""
+        """With None, `write` does nothing."""
         self._path = path
 
     def __repr__(self) -> str:
         return f"<ReadyFile {self._path}>"
 
     def __enter__(self) -> ReadyFile:
-        """Raises OSError."""
+        """Remove the file of an earlier run. Raises OSError."""
         self._remove()
         return self
 
@@ -34,7 +34,7 @@ class ReadyFile:
         self._remove()
 
     def write(self, content: Mapping[str, object]) -> None:
-        """Raises OSError."""
+        """Write the file. Raises OSError."""
         if self._path is None:
             return
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")

@@ -1,7 +1,7 @@
-"""The key with which a command asks a gateway: from a file, the environment, what `slotgate run` keeps, or a
-prompt.
+"""Finds the key that a command presents to a gateway.
 
-Never an argument: arguments of a process can be read by everybody on the machine.
+The key comes from a file, the environment, the keys that `slotgate run` keeps, or a prompt. It is never an
+argument, because every user of the machine can read the arguments of a process.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 class NoKeyError(Exception):
-    """There is no key to be had; says where one may stand."""
+    """No key was found. The text says where a key is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """One kind of key: the variable that may hold it, and which of those of `slotgate run` it is."""
+    """The places where one kind of key is looked for."""
 
     variable: str
+    """The environment variable that may hold the key."""
     of_run: Callable[[RunKeys], str]
+    """Selects the key from those that `slotgate run` keeps."""
     name: str
+    """The name of the kind, for error messages."""
 
     def find(
         self, url: str, key_file: Path | None, environ: Mapping[str, str], ask: Callable[[], str] | None
     ) -> str:
-        """The first of: the file, the variable, the key of `slotgate run` here, what `ask` returns.
+        """Return the first key found: in the file, in the variable, kept by `slotgate run`, or from `ask`.
 
-        `ask` is None where nobody can be asked. Raises `NoKeyError`.
+        `ask` prompts for the key; it is None if there is no terminal. Raises `NoKeyError`.
         """
         if key_file is not None:
             try:
@@ -49,10 +52,10 @@ class KeySource:
             return kept
         if ask is None:
             raise NoKeyError(f"{self.name} is needed: set {self.variable}, or give --key-file FILE")
-        return _checked(ask(), "what was typed")
+        return _checked(ask(), "the input")
 
     def _run_key(self, url: str, environ: Mapping[str, str]) -> str | None:
-        """Shown to nobody but this machine."""
+        """Return the key that `slotgate run` keeps, but only for a gateway on this machine."""
         folder = state_dir(environ)
         if urlsplit(url).hostname not in _THIS_MACHINE or not (folder / "keys.json").exists():
             return None
@@ -67,12 +70,12 @@ CLIENT = KeySource("SLOTGATE_KEY", lambda keys: keys.client, "a key")
 
 
 def with_scheme(url: str) -> str:
-    """`gpu.example.org:8080` is a gateway's URL, too."""
+    """Return the URL, with `http://` in front if it has no scheme."""
     return url if "://" in url else f"http://{url}"
 
 
 def _checked(text: str, where: str) -> str:
-    """A key is one word, without what an HTTP header cannot carry."""
+    """Return the key without surrounding space. Raises `NoKeyError` if an HTTP header cannot carry it."""
     key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise NoKeyError(f"{where} holds no key")

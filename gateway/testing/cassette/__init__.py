@@ -1,12 +1,14 @@
-"""Cassettes: what an upstream answered, kept as text and played back.
+"""Cassettes: the answers of an upstream, kept as text files and played back.
 
     client -> Recorder -> upstream          client -> Player
                  |                                      ^
                  v                                      |
               Cassette (a folder, one file an exchange) '
 
-`Recorder` and `Player` are ASGI applications; `listening` puts one behind a socket of the running loop.
+`Recorder` and `Player` are ASGI applications. `listening` serves one of them in the running event loop.
 """
+
+from __future__ import annotations
 
 from slotgate.gateway.testing.cassette.cassette import Cassette, CassetteError
 from slotgate.gateway.testing.cassette.exchange import (

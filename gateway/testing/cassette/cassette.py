@@ -1,11 +1,11 @@
-"""A folder of recordings, one file an exchange, found by the request.
+"""A folder of recordings with one file an exchange. Recordings are found by their request.
 
-    v1-chat-completions-3f2a9c1b04.json       the path, and what the request is matched by
-    v1-chat-completions-3f2a9c1b04-2.json     the same request asked again
+    v1-chat-completions-3f2a9c1b04.json       the path, and a hash of the compared parts of the request
+    v1-chat-completions-3f2a9c1b04-2.json     the second recording of an equal request
 
-So a request that is recorded once more lands in the same file, and whoever compares two recordings sees what
-has changed. A file is there whole or not at all. What a request was answered in an earlier run goes when the
-request is recorded again; what is not asked again stays.
+A request that is recorded again gets the same file name, so a diff of two recordings shows what changed. A
+file exists whole or not at all. Recording a request again replaces its files of earlier runs; files of other
+requests stay.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_SLUG = 60
 
 
 class CassetteError(Exception):
-    """A cassette cannot be read or written; says which file and why."""
+    """A cassette cannot be read or written. The text names the file and the reason."""
 
 
 class Cassette:
-    """Recordings by the request that they answer; of one request in the order in which they were made."""
+    """The recordings of each request, in the order in which they were made."""
 
     def __init__(self, exchanges: Iterable[RecordedExchange]) -> None:
         self._by_key: dict[str, list[RecordedExchange]] = {}
@@ -47,7 +47,7 @@ class Cassette:
 
     @classmethod
     def load(cls, folder: Path) -> Cassette:
-        """Raises `CassetteError` for a folder that holds none, and for all files together that are none."""
+        """Read a folder. Raises `CassetteError` if it has no recordings, or names all invalid files."""
         names = sorted(path.name for path in folder.glob("*.json"))
         if not names:
             raise CassetteError(f"there are no recordings in {folder}")
@@ -70,7 +70,7 @@ class Cassette:
 
 
 class RecordingFile:
-    """Where one exchange will be kept; decided as its request comes: names follow the order of asking."""
+    """The file of an exchange. It is named at the request, so numbers follow the order of requests."""
 
     __slots__ = ("key", "name")
 
@@ -83,10 +83,10 @@ class RecordingFile:
 
 
 class CassetteFolder:
-    """The folder while it is recorded into."""
+    """A folder that is being recorded into."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `CassetteError` where nothing can be written."""
+        """Raises `CassetteError` if the folder cannot be written to."""
         self._folder = folder
         self._taken: dict[str, int] = {}
         try:
@@ -102,13 +102,14 @@ class CassetteFolder:
         return f"<CassetteFolder {self._folder}, {sum(self._taken.values())} files named>"
 
     def new_file(self, request: RecordedRequest) -> RecordingFile:
+        """Return the next file for this request."""
         key = request.key
         number = self._taken[key] = self._taken.get(key, 0) + 1
         stem = f"{_slug(request)}-{key}"
         return RecordingFile(key, f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
 
     def keep(self, file: RecordingFile, exchange: RecordedExchange) -> None:
-        """Write the file. Blocks; may be called from any thread, once a place. Raises `CassetteError`."""
+        """Write the file. Call it once a file, from any thread; it blocks. Raises `CassetteError`."""
         path = self._folder / file.name
         unfinished = path.with_suffix(".unfinished")
         try:
@@ -121,7 +122,7 @@ class CassetteFolder:
         self._forget_earlier(file)
 
     def _forget_earlier(self, file: RecordingFile) -> None:
-        """What an earlier run was answered to this request more often than it has been asked in this one."""
+        """Remove files of an earlier run whose number is higher than the requests of this run."""
         for name in [name for name in self._earlier if f"-{file.key}" in name]:
             self._earlier.discard(name)
             if _order(name)[1] > self._taken[file.key]:
@@ -138,7 +139,7 @@ def _read(path: Path) -> RecordedExchange:
 
 
 def _order(name: str) -> tuple[str, int]:
-    """By the request, then by number: `-10` after `-2`. A hash is never taken for a number: it is longer."""
+    """Return a sort key: the request, then the number. Hashes are too long to be taken for numbers."""
     found = _is_name(name)
     return (found["stem"], int(found["number"] or 1)) if found else (name, 1)
 

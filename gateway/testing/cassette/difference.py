@@ -1,4 +1,4 @@
-"""What differs between two requests, in words, and which of several is nearest. Pure functions."""
+"""The differences between two requests, and the recording that is most like a request. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`where` is a path such as `json.messages[1].content`; the values are texts for people, cut short."""
+    """A difference. `where` is a path such as `json.messages[1].content`. The values are shortened."""
 
     where: str
     recorded: str
@@ -30,13 +30,14 @@ class Difference:
 
 
 def differences(recorded: RecordedRequest, asked: RecordedRequest) -> list[Difference]:
+    """Return every difference between a recorded request and another request."""
     return list(_walk("", recorded.facts(), asked.facts()))
 
 
 def nearest(
     exchanges: Iterable[RecordedExchange], asked: RecordedRequest
 ) -> tuple[RecordedExchange, list[Difference]] | None:
-    """Of the same path where there is one, then with the fewest differences; None of nothing."""
+    """Return the recording most like the request: equal path first, then the fewest differences."""
     found = [(each, differences(each.request, asked)) for each in exchanges]
     return min(
         found,
@@ -74,7 +75,7 @@ def _first_difference(recorded: object, asked: object) -> int:
 
 
 def _shown(value: object, start: int) -> str:
-    """A value for people; of a long text the stretch where it begins to differ."""
+    """Return a value for display. A long text is cut to the part where it begins to differ."""
     if value is _ABSENT:
         return "nothing"
     before = ""

@@ -1,9 +1,9 @@
-"""An exchange as text: JSON that is read and compared by people, with one line for each read of the response.
+"""An exchange as JSON text, made for people to read and compare. Each read of the response has a line.
 
     [12.4, "data: {\\"choices\\":…}\\n\\n"]         milliseconds, and the bytes as text
-    [12.9, {"base64": "/+8="}]                 the same for bytes that are no UTF-8
+    [12.9, {"base64": "/+8="}]                 the same for bytes that are not UTF-8
 
-What is read back is the exchange that was written, byte for byte.
+Reading a written exchange gives the same exchange, byte for byte.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _is_length = re.compile(r"[0-9]{1,19}").fullmatch
 
 
 def written(exchange: RecordedExchange) -> bytes:
+    """Return the exchange as JSON text."""
     try:
         return _text(exchange, ascii_only=False).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say and UTF-8 cannot
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON can hold it, UTF-8 cannot
         return _text(exchange, ascii_only=True).encode()
 
 
@@ -62,14 +63,14 @@ def _text(exchange: RecordedExchange, *, ascii_only: bool) -> str:
 
 
 def read_exchange(text: bytes, name: str = "") -> RecordedExchange:
-    """Raises `ValueError` that says what is wrong with it.
+    """Read an exchange. Raises `ValueError` with the reason if the text is not valid.
 
-    Files are edited by hand: what is read here can be played.
+    People edit these files, so everything is checked here that the player relies on.
     """
     try:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("cassette") != FORMAT:
-            raise ValueError(f'it is no recording of this format ("cassette": {FORMAT})')
+            raise ValueError(f'it is not a recording of this format ("cassette": {FORMAT})')
         exchange = RecordedExchange(
             RecordedRequest.from_facts(document["request"]), _response(document["response"]), name
         )
@@ -112,16 +113,16 @@ def _ms(name: str, value: object) -> float:
 
 
 def _header(name: str, value: object) -> str:
-    """A value that can be sent."""
+    """Return the value if it can be sent as a header."""
     if not isinstance(value, str) or not _is_name(name) or not _is_value(value):
-        raise ValueError(f"headers: {name!r}: {value!r} is no header")
+        raise ValueError(f"headers: {name!r}: {value!r} is not a header")
     if name.lower() == "content-length" and not _is_length(value):
-        raise ValueError(f"headers: {value!r} is no content-length")
+        raise ValueError(f"headers: {value!r} is not a content-length")
     return value
 
 
 def _joined(headers: tuple[tuple[str, str], ...]) -> dict[str, str | list[str]]:
-    """By name; a header that came more than once has a list of values."""
+    """Return the values by name. A header that came more than once has a list of values."""
     values: dict[str, list[str]] = {}
     for name, value in headers:
         values.setdefault(name, []).append(value)

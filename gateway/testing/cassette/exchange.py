@@ -1,6 +1,6 @@
-"""One exchange as seen on the wire: a request as it is matched, and its response in reads with their times.
+"""The values of a recording: a request as it is compared, and its response in reads with their times.
 
-Plain values. Times are milliseconds from the moment at which the whole request had been sent.
+Times are milliseconds from the moment at which the whole request had been sent.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Ending(Enum):
-    """How a response ended."""
+    """The way in which a response ended."""
 
     COMPLETE = "complete"
     CUT_SHORT = "cut short"
     """The upstream closed the connection before the message was complete, or broke HTTP."""
     ABANDONED = "abandoned"
-    """The client left, or recording was stopped; what had come until then is there."""
+    """The client left, or the recorder was stopped. The recording has the reads until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRead:
-    """What one read of the socket brought of the body, without chunk framing."""
+    """The part of the body that one read of the socket brought, without chunk framing."""
 
     ms: float
     data: bytes
@@ -35,16 +35,18 @@ class RecordedRead:
 
 @dataclass(frozen=True, slots=True)
 class RecordedResponse:
+    """The response of an exchange."""
+
     status: int | None
-    """None: the connection ended before a head had come."""
+    """None if the connection ended before a head came."""
     head_ms: float
     headers: Headers
-    """Those of the message, and `connection: close`; no other hop-by-hop ones, no date, no secrets."""
+    """The headers, `connection: close` included, without other hop-by-hop headers, date and secrets."""
     reads: tuple[RecordedRead, ...]
     ending: Ending
     end_ms: float
     closes: bool
-    """Whether the upstream closed the connection behind the response, or said that it would."""
+    """True if the upstream closed the connection behind the response, or announced it."""
 
     @property
     def body(self) -> bytes:
@@ -53,7 +55,9 @@ class RecordedResponse:
 
 @dataclass(frozen=True, slots=True)
 class RecordedExchange:
+    """A request and its response."""
+
     request: RecordedRequest
     response: RecordedResponse
     name: str = ""
-    """Of its file, without the folder."""
+    """The name of the file, without the folder."""

@@ -1,4 +1,4 @@
-"""Ending a connection behind a response, or in the middle of one, as an upstream did it."""
+"""Closes a client's connection behind a response, or in the middle of one, as the upstream did."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ __all__ = ["hang_up"]
 
 
 def hang_up(scope: Scope) -> None:
-    """Close the connection once what was sent is on its way; without the end of a body that has none yet.
+    """Close the connection behind the bytes that were sent. An unfinished body stays without its end.
 
-    The server offers this as an extension. Raises `ConnectionError` where it does not: servers then close.
+    slotgate's server offers this as an ASGI extension. Raises `ConnectionError` if the server does not have
+    it, because servers close the connection at an exception.
     """
     close = scope.get("extensions", {}).get("slotgate.hang_up")
     if close is None:

@@ -1,4 +1,4 @@
-"""A recorder or a player behind a socket: in the running loop, or as a process until it is stopped."""
+"""Serves a recorder or a player: inside the running event loop, or as a process until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["listening", "record", "replay"]
 
 FAULT = 2
 GRACE_S = 2
-"""How long exchanges under way may take to end when the process is told to stop."""
+"""Time that running exchanges get to end when the process is told to stop."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 @asynccontextmanager
 async def listening(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Yields the URL; port 0 takes a free one. What is under way when it is left has `GRACE_S` to end.
+    """Serve the app inside the block. Yields the URL; port 0 takes a free port.
 
-    Raises `ListenError`.
+    At the end of the block, running exchanges get `GRACE_S` to end. Raises `ListenError`.
     """
     server = Listener(app, ServerSettings(host=host, port=port, shutdown_grace_s=GRACE_S))
     await server.listen()
@@ -43,7 +43,7 @@ async def listening(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Asy
 
 
 def record(upstream: str, folder: Path, host: str, port: int, api_key: str | None) -> int:
-    """`slotgate record`, until it is told to stop. Returns the exit code."""
+    """Run `slotgate record` until a signal comes. Return the exit code."""
 
     async def run() -> None:
         async with Recorder(upstream, folder, api_key=api_key) as recorder:
@@ -54,7 +54,7 @@ def record(upstream: str, folder: Path, host: str, port: int, api_key: str | Non
 
 
 def replay(folder: Path, host: str, port: int, speed: float) -> int:
-    """`slotgate replay`, until it is told to stop. Returns the exit code."""
+    """Run `slotgate replay` until a signal comes. Return the exit code."""
 
     async def run() -> None:
         cassette = Cassette.load(folder)
@@ -83,4 +83,4 @@ def _exit_code(run: Coroutine[Any, Any, None]) -> int:
 
 
 def _nothing() -> None:
-    """Nothing waits here that could be refused, and what runs sees its client leave."""
+    """Do nothing: no request waits here, and running exchanges notice that their client leaves."""

@@ -1,12 +1,13 @@
-"""The player: answers requests as they were answered when they were recorded.
+"""The player answers requests with recordings.
 
-Which recording: the one of the same request; asked again, the next of that request, and after the last that
-again. A request that was not recorded is 404, and the answer names the nearest recording and what differs.
-When: at the recorded times, counted from the whole request, divided by `speed`; with `AT_ONCE` nothing waits.
-How: every recorded read is one write, under the recorded headers. What ended early ends there: the connection
-is closed without the end of the message.
+* A request gets the recording of an equal request. The next equal request gets the next recording, and after
+  the last recording the last one again.
+* A request without a recording gets 404. The answer names the nearest recording and the differences.
+* Each recorded read is one write, at the recorded time divided by `speed`. Times count from the end of the
+  request. With `AT_ONCE` nothing waits.
+* A response that ended early ends at the same byte: the connection is closed without the end of the message.
 
-Deterministic: what is answered depends on the recordings and on the order of equal requests alone.
+The answers depend only on the recordings and on the order of equal requests.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ AT_ONCE = math.inf
 MAX_BODY_BYTES = 256 * 1024 * 1024
 BODY_S = 600.0
 MAX_MISSES = 1000
-"""Kept for whoever asks; later ones are answered and counted by nobody."""
+"""The number of misses that are kept. Later misses are answered and not kept."""
 _SHOWN = 8
-"""Differences that an answer names."""
+"""The number of differences that an answer names."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A request that was not recorded."""
+    """A request without a recording."""
 
     request: RecordedRequest
     nearest: str | None
-    """The file of the recording that is most like it."""
+    """The file of the recording that is most like the request, or None without recordings."""
     differences: tuple[Difference, ...]
 
     def __str__(self) -> str:
@@ -62,23 +63,20 @@ class Miss:
 
 
 class Player:
-    """An ASGI app. `played` and `misses` say what was asked of it."""
+    """An ASGI app that plays a cassette."""
 
     def __init__(self, cassette: Cassette, *, speed: float = AT_ONCE) -> None:
-        """`speed` 1 is as recorded, 10 ten times as fast."""
+        """`speed` 1 plays at the recorded times, 10 plays ten times as fast."""
         self._cassette = cassette
         self._speed = speed
         self._asked: dict[str, int] = {}
         self.played: Counter[str] = Counter()
-        """How often each file was played, but for those about the upstream's status."""
+        """File name -> the number of times it was played. Status requests do not count."""
         self.misses: list[Miss] = []
+        """Requests without a recording, at most `MAX_MISSES`."""
 
     def __repr__(self) -> str:
         return f"<Player of {self._cassette!r}, {self.played.total()} played, {len(self.misses)} misses>"
-
-    def rewind(self) -> None:
-        """Every request is answered by its first recording again."""
-        self._asked.clear()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,7 +101,7 @@ class Player:
             if exchange.response.closes or exchange.response.ending is not Ending.COMPLETE:
                 hang_up(scope)
         elif request == RecordedRequest("GET", "/health"):
-            # an upstream without one, before a gateway that asks
+            # the recorded upstream had no /health, but gateways ask for it
             await send_json(send, 200, {"status": "ok"})
         else:
             raise _not_served(request) if request.is_status else self._missed(request)
@@ -146,12 +144,12 @@ class Player:
 
 
 def _not_served(request: RecordedRequest) -> ClientError:
-    """The upstream did not tell this of itself; a gateway asks again and again."""
+    """Return the error for a status path that the upstream did not serve. It is not a miss: gateways poll."""
     return ClientError("not_recorded", f"the upstream did not serve {request.path}", status=404)
 
 
 def speed_of(word: str) -> float:
-    """`recorded`, `max`, or how many times as fast. Raises `ValueError`."""
+    """Parse a speed: `recorded`, `max`, or a factor. Raises `ValueError`."""
     named = {"recorded": 1.0, "max": AT_ONCE}
     if word in named:
         return named[word]
@@ -160,5 +158,5 @@ def speed_of(word: str) -> float:
     except ValueError as error:
         raise ValueError(f"{word!r} is neither recorded, max nor a number") from error
     if not 0 < speed < math.inf:
-        raise ValueError(f"{word!r} is no speed: it must be above 0")
+        raise ValueError(f"{word!r} is not a speed: it must be above 0")
     return speed

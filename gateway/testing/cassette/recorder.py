@@ -1,10 +1,10 @@
-"""The recorder: passes requests on to an upstream as they are, and keeps what passed.
+"""The recorder passes requests on to an upstream unchanged, and keeps the exchanges in files.
 
     client -> read body -> upstream --reads--> Take --> client
                                                  '----> file, when the exchange has ended
 
-The client sees what it would see without it: status, headers, bytes, pauses, and how the connection ends. The
-upstream is read as fast as it writes; the times are those of its reads, however slow the client is.
+The client gets the status, headers, bytes, pauses and end of connection that the upstream gave. The upstream
+is read as fast as it writes, so a slow client does not change the recorded times.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ CONNECT_S = 5.0
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
 BODY_S = 600.0
 CLOSED_WITHIN_S = 0.5
-"""An upstream that closes behind a stream, as llama-server does, does so in this time."""
+"""Time in which an upstream that closes behind its streams, as llama-server does, closes."""
 _ASKED_ANEW = HOP_BY_HOP | {b"content-length", b"accept-encoding", b"expect"}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 log = structlog.stdlib.get_logger(__name__)
 
 
 class UpstreamFault(Exception):
-    """The upstream cannot be recorded; says why in a sentence."""
+    """The upstream cannot be recorded. The text is the reason."""
 
 
 class Recorder:
-    """`async with Recorder(url, folder) as recorder:` it has asked for the status, and is an app.
+    """An ASGI app for use as `async with Recorder(url, folder) as recorder:`.
 
-    `api_key` is presented to the upstream in place of what clients present. Raises `UpstreamFault` when the
-    upstream is not there, or not ready, within `ready_within_s`; `CassetteError` where it cannot write.
+    Entering the block records the status of the upstream. `api_key` replaces the keys that clients present.
+    Raises `UpstreamFault` if the upstream is not ready within `ready_within_s`, and `CassetteError` if the
+    folder cannot be written to.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Recorder:
             BackendAddress.of(url, None), connect_timeout_s=CONNECT_S, ssl_context=context, keep_idle=False
         )
         self.kept = 0
-        """Files written."""
+        """The number of files written."""
 
     def __repr__(self) -> str:
         return f"<Recorder of {self._url}, {self.kept} kept>"
@@ -112,7 +113,7 @@ class Recorder:
             with until_client_gone(receive):
                 await self._send(self._request(scope, body), recording)
                 await recording.relay(send)
-            # Out here, because behind a whole response a server says that its client is gone.
+            # Outside the block, because servers report a disconnect behind a complete response.
             await recording.see_close(CLOSED_WITHIN_S)
             if recording.closes:
                 hang_up(scope)
@@ -160,9 +161,9 @@ class Recorder:
     # -- the status of the upstream, at the start
 
     async def _ask_status(self) -> None:
-        """Wait until it is ready, then keep what it says of itself; what it does not serve is left out.
+        """Wait until the upstream is ready, then record those of the status paths that it serves.
 
-        Whoever asks later is answered by the upstream, and nothing is kept of it.
+        Later requests for these paths are passed on and not recorded.
         """
         await self._until_ready()
         for path in STATUS_PATHS:
@@ -203,11 +204,11 @@ class Recorder:
 
 
 def _server_url(text: str) -> httpx.URL:
-    """Without a name and password, which would be shown in errors; a key goes in a header."""
+    """Return the URL without user and password, which errors would show. Raises `UpstreamFault`."""
     try:
         url = httpx.URL(text.rstrip("/"))
     except httpx.InvalidURL as error:
-        raise UpstreamFault(f"{text} is no URL: {error}") from error
+        raise UpstreamFault(f"{text} is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise UpstreamFault(f"{text} is no URL of a server (http://host:port)")
+        raise UpstreamFault(f"{text} is not the URL of a server (http://host:port)")
     return url.copy_with(userinfo=b"")

@@ -1,11 +1,11 @@
-"""What must not get into a cassette: keys, wherever they stand.
+"""Keeps keys out of cassettes.
 
 * By name: headers, members of a body and parameters of a query that carry keys are left out.
-* By value: what a request presented as its key is masked wherever else it appears, in the response too (an
-  upstream that says "incorrect key sk-…").
-* By shape: what looks like an API key of a known make.
+* By value: a key that the request presented is masked wherever else it appears, in the response too (an
+  upstream may answer "incorrect key sk-…").
+* By shape: texts that look like an API key of a known vendor are masked.
 
-A mask is as long as what it hides, so that lengths and the borders of reads stay true.
+A mask is as long as the text that it hides, so lengths and the borders of reads stay true.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["REMOVED", "Redaction", "is_secret_header", "secrets_in"]
 
 REMOVED = "[removed]"
 MIN_SECRET_BYTES = 8
-"""A shorter key (a placeholder such as `none`) is a word like others: masking it would spoil texts."""
+"""Shorter keys are placeholders such as `none`. Masking such a word would damage other texts."""
 _SECRET_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "openai-organization", "openai-project"}
 )
@@ -48,7 +48,7 @@ _is_secret_header = re.compile(r"api-?key|secret|auth-?token|access-?token|passw
 
 
 class Redaction:
-    """For one exchange: knows which secrets its request presented."""
+    """Masks the secrets of one exchange, among them those that its request presented."""
 
     def __init__(self, presented: Iterable[bytes] = ()) -> None:
         secrets = {secret for secret in presented if len(secret) >= MIN_SECRET_BYTES}
@@ -65,7 +65,7 @@ class Redaction:
         return f"<Redaction of {len(self._secrets)} secrets>"
 
     def knowing(self, secrets: Iterable[bytes]) -> Redaction:
-        """One that knows these as well."""
+        """Return a redaction that masks these secrets as well."""
         return Redaction([*self._secrets, *secrets])
 
     def text(self, text: str) -> str:
@@ -74,7 +74,7 @@ class Redaction:
         return text if masked == data else masked.decode(errors="surrogatepass")
 
     def reads(self, pieces: Sequence[bytes]) -> list[bytes]:
-        """The same pieces, masked; a secret may begin in one and end in the next."""
+        """Return the pieces, masked. A secret may begin in one piece and end in the next."""
         whole = b"".join(pieces)
         masked = self._masked(whole)
         if masked == whole:
@@ -83,7 +83,7 @@ class Redaction:
         return [masked[start:end] for start, end in itertools.pairwise(borders)]
 
     def value(self, value: Any) -> Any:  # noqa: ANN401
-        """A JSON value without secrets. A schema that describes a member called `password` is none."""
+        """Return a JSON value without secrets. Only texts are secrets, so schemas with `password` stay."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -110,7 +110,7 @@ def is_secret_header(name: str) -> bool:
 
 
 def secrets_in(members: Mapping[str, Any]) -> Iterator[bytes]:
-    """The keys that stand in a body, at any depth, under names that say so."""
+    """Yield the values at any depth of a body whose member names mark them as keys."""
     for name, value in members.items():
         if isinstance(value, str) and _plain(name) in _SECRET_MEMBERS:
             yield value.encode(errors="surrogatepass")

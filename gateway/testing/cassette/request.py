@@ -1,11 +1,12 @@
-"""A request as it is matched, which is also how it is kept: what an answer depends on, and nothing else.
+"""A request as it is compared and kept: the parts that the answer depends on.
 
-* Method, path, and the query in order of its names.
-* A JSON body as its value: members in any order, `1.0` as `1`, without members that say nothing (`null`, and
-  `stream: false`), without those that change from run to run and not the answer (`VOLATILE`), without keys.
-* A form as its parts, whatever its boundary; files, and other bodies that are no text, as their hash.
+* The method, the path, and the query sorted by names.
+* A JSON body as its value: the order of members does not matter, and `1.0` equals `1`. Members without
+  effect (`null`, and `stream: false`), members that change from run to run (`VOLATILE`) and keys are left
+  out.
+* A form as its parts, without its boundary. Files, and other bodies that are not text, as their hash.
 
-Headers are not matched: they say who asks, not what.
+Headers are not compared, because they identify the client and not the question.
 """
 
 from __future__ import annotations
@@ -38,16 +39,18 @@ VOLATILE = frozenset(
         "user_id",
     }
 )
-"""Members of a JSON body, and fields of a form, that say who asks and not what."""
+"""Members of a JSON body, and fields of a form, that identify the client and not the question."""
 MAX_TEXT_BYTES = 65536
-"""A longer field of a form, or body that is no JSON, is kept as its hash."""
+"""A longer form field, or a longer body that is not JSON, is kept as its hash."""
 STATUS_PATHS = ("/health", "/props", "/v1/models", "/slots")
-"""Where gateways ask every other second how an upstream is."""
+"""The paths that gateways poll for the status of an upstream."""
 _parameter = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE).findall
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
+    """A request as it is compared."""
+
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
@@ -60,21 +63,21 @@ class RecordedRequest:
 
     @property
     def is_status(self) -> bool:
-        """Whether it asks how the upstream is: recorded once at the start, and never missed."""
+        """True for a status path. These are recorded once at the start, and never count as misses."""
         return self.method == "GET" and self.path in STATUS_PATHS
 
     @property
     def key(self) -> str:
-        """Ten hex digits: the same for requests that match, in every run."""
+        """Ten hex digits that are equal for equal requests, in every run."""
         return hashlib.sha256(canonical(self.facts()).encode()).hexdigest()[:10]
 
     def facts(self) -> dict[str, Any]:
-        """As written into a file."""
+        """Return the members that the file of a recording has for the request."""
         return {"method": self.method, "target": self.target, **self.content}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RecordedRequest:
-        """Raises `KeyError` and `TypeError` for what is no such thing."""
+        """Build a request from these members. Raises `KeyError` and `TypeError` if they are not valid."""
         path, _, query = str(facts["target"]).partition("?")
         content = {name: value for name, value in facts.items() if name not in ("method", "target")}
         return cls(str(facts["method"]), path, tuple(parse_qsl(query, keep_blank_values=True)), content)
@@ -83,7 +86,7 @@ class RecordedRequest:
 def as_recorded(
     method: str, path: str, query: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
 ) -> tuple[RecordedRequest, Redaction]:
-    """The request as it is matched, and the knowledge of its secrets."""
+    """Return the request as it is compared, and the redaction of its secrets."""
     headers = list(headers)
     parameters = parse_qsl(query, keep_blank_values=True)
     content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
@@ -97,12 +100,12 @@ def as_recorded(
 
 
 def canonical(value: object) -> str:
-    """Equal values give equal texts."""
+    """Return a text that is equal for equal JSON values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _parsed(body: bytes) -> Any:  # noqa: ANN401
-    """The JSON value of a body; None where it is none (no body is `null`)."""
+    """Return the JSON value of a body, or None if the body is not JSON or is `null`."""
     try:
         return _plain_numbers(json.loads(body)) if body else None
     except (ValueError, RecursionError):
@@ -131,7 +134,7 @@ def _telling(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_numbers(value: Any) -> Any:  # noqa: ANN401
-    """`1.0` and `1` are the same number in JSON; members come in order of their names."""
+    """Return the value with whole floats as integers, because `1.0` and `1` are equal in JSON."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
@@ -142,7 +145,7 @@ def _plain_numbers(value: Any) -> Any:  # noqa: ANN401
 
 
 def _parts(body: bytes, content_type: bytes) -> list[tuple[dict[str, str], bytes]] | None:
-    """The parts of a form with their names, whatever its boundary is; None where it is no form."""
+    """Return the parts of a form with their names, or None if the body is not a form."""
     try:
         boundary = boundary_of(content_type)
     except ClientError:

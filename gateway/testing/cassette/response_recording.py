@@ -1,7 +1,7 @@
-"""The sink of one response that is recorded: keeps what comes with its times, and hands it on to the client.
+"""Records one response and relays it to the client.
 
-The reads are kept as they come, however slow the client is; what it has not been sent yet waits beside them,
-bounded by stopping the upstream.
+Reads are kept as they come, however slow the client is. Bytes that the client has not been sent yet are
+bounded: beyond `MAX_BEHIND_BYTES` the upstream is paused.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from slotgate.gateway.upstream import End, UpstreamExchange
 __all__ = ["HOP_BY_HOP", "MAX_KEPT_BYTES", "ResponseRecording"]
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""A longer answer passes, and is not kept."""
+"""Longer answers are relayed and not kept."""
 MAX_BEHIND_BYTES = 8 * 1024 * 1024
-"""What a client may be behind before the upstream is read no further."""
+"""The number of unsent bytes above which the upstream is paused."""
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -45,9 +45,9 @@ HOP_BY_HOP = frozenset(
 
 
 class ResponseRecording:
-    """The sink of one response: keeps what comes with its times, and hands it on to the client.
+    """The sink of one upstream response.
 
-    Times count from when it was made, just before the upstream is asked: its answer may come at once.
+    Times count from its creation, just before the request is sent, because the answer may come at once.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ResponseRecording:
         self._end_ms: float | None = None
         self._headers: Headers = []
         self._pieces: list[bytes] = []
-        """Of the read under way."""
+        """The pieces of the current read."""
         self._reads: list[RecordedRead] = []
         self._kept_bytes = 0
         self._unsent: deque[bytes] = deque()
@@ -73,7 +73,7 @@ class ResponseRecording:
 
     @property
     def has_something(self) -> bool:
-        """Whether there is anything to keep: an answer, or that there was none."""
+        """True if there is an answer to keep, or the fact that the connection ended without one."""
         return self.status is not None or self.over.is_set()
 
     @property
@@ -83,16 +83,16 @@ class ResponseRecording:
     # -- from the upstream
 
     def sent_on(self, exchange: UpstreamExchange) -> None:
-        """The request has been sent on this connection."""
+        """Note the exchange on which the request was sent."""
         self._upstream = exchange
 
     def close(self) -> None:
-        """Close the connection to the upstream, whatever it still has to say."""
+        """Close the connection to the upstream, even in the middle of the response."""
         if self._upstream is not None:
             self._upstream.close()
 
     async def see_close(self, within: float) -> None:
-        """Wait for a moment whether the upstream closes the connection behind a whole stream."""
+        """Wait up to `within` seconds for the upstream to close the connection behind a complete stream."""
         stream = any(name == b"content-type" and b"event-stream" in value for name, value in self._headers)
         if stream and self.ending is Ending.COMPLETE and self._upstream is not None and not self.closes:
             await asyncio.wait([self._upstream.closed], timeout=within)
@@ -122,7 +122,7 @@ class ResponseRecording:
         self._news.set()
 
     def ended(self, end: End) -> None:
-        if end is End.CLOSED:  # by us: the client has left
+        if end is End.CLOSED:  # by the recorder, because the client has left
             return
         self.read_over()  # which is not called for the read that brings the end
         delimited = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
@@ -136,7 +136,7 @@ class ResponseRecording:
     # -- to the client
 
     async def relay(self, send: Send) -> None:
-        """Until the upstream's response has ended. One that is cut short is left without its end."""
+        """Relay until the response has ended. A response that was cut short gets no end."""
         await self._until(lambda: self.status is not None)
         if self.status is None:
             return
@@ -155,12 +155,12 @@ class ResponseRecording:
             await send({"type": "http.response.body", "body": b""})
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Or until the response is over."""
+        """Wait until the condition holds or the response is over."""
         while not condition() and not self.over.is_set():
             self._news.clear()
             await self._news.wait()
 
-    # -- as it is kept
+    # -- the recorded exchange
 
     def exchange(self, request: RecordedRequest, redaction: Redaction) -> RecordedExchange:
         masked = redaction.reads([read.data for read in self._reads])
@@ -176,7 +176,7 @@ class ResponseRecording:
         return RecordedExchange(request, response)
 
     def _ms(self) -> float:
-        """By a finer clock than the loop's, which counts whole milliseconds."""
+        """Return milliseconds since the start, by a finer clock than uvloop's, which counts whole ones."""
         return round((time.monotonic() - self._began_at) * 1000, 1)
 
 

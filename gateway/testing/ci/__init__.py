@@ -1,4 +1,7 @@
-"""`slotgate ci`: a gateway and something to stand behind it, for one run of somebody's end-to-end tests.
+"""`slotgate ci`: a gateway with a stand-in for llama-server, for one run of end-to-end tests.
 
-`run.py` runs it; `stand_in.py` says what may stand behind it; `verdict.py` what counts as a failure.
+run.py                the run, from start to exit code
+stand_in.py           the stand-ins that the gateway can have behind it
+verdict.py            the requests that count as failures
+control.py            the HTTP interface by which a test controls the scripted llama-server
 """

@@ -1,6 +1,7 @@
-"""The command that a CI run is for: started beside the gateway, told where it is, ended with it.
+"""Runs the test command of a CI run beside the gateway.
 
-It is tied to our life by `guard.py`: when we are killed, it is, with all that it has started.
+`guard.py` ties it to this process: if this process is killed, the command is killed with all processes that
+it has started.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _GUARD_S: Final = 3.0
 
 
 def environment_for(environ: Mapping[str, str], url: str, key: str) -> dict[str, str]:
-    """What the command sees: ours, and the OpenAI clients' own names."""
+    """Return the environment of the command, with the variables that official clients read."""
     return {
         **environ,
         "SLOTGATE_URL": url,
@@ -36,7 +37,7 @@ def environment_for(environ: Mapping[str, str], url: str, key: str) -> dict[str,
 
 
 async def run_command(command: Sequence[str], environ: Mapping[str, str], stop: asyncio.Event) -> int:
-    """Its exit code, as a shell gives it. If `stop` is set it is ended: TERM, then KILL."""
+    """Run the command and return its exit code as a shell does. Setting `stop` ends it by TERM, then KILL."""
     wrapper = (sys.executable, "-I", "-S", str(Path(guard.__file__)), str(os.getpid()))
     process = await asyncio.create_subprocess_exec(
         *wrapper, *command, env=dict(environ), start_new_session=True
@@ -52,7 +53,7 @@ async def run_command(command: Sequence[str], environ: Mapping[str, str], stop: 
         stopping.cancel()
         if not ending.done():
             with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGUSR1)  # the guard ends all that the command has started
+                os.kill(process.pid, signal.SIGUSR1)  # the guard ends the command's processes
             await asyncio.wait({ending}, timeout=_GUARD_S)
         _signal(process.pid, signal.SIGKILL)
         code = await ending

@@ -1,7 +1,7 @@
-"""How a test leads the scripted llama-server of a `slotgate ci` that runs beside it: JSON over loopback HTTP.
+"""The JSON interface by which a test controls the scripted llama-server of a `slotgate ci`.
 
-The other end is `testing/pytest_plugin/`; both come from one distribution, so this is no public interface.
-Each path is one method of `ControlActions`; those that wait say for how long.
+The client is `testing/pytest_plugin/`. Both come from one distribution, so this interface is not public. It
+listens on loopback. Each path calls one method of `ControlActions`. Calls that wait have a limit, `within`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ Members = dict[str, Any]
 
 
 class ControlActions(Protocol):
-    """What can be done. Each takes the members of the question and returns those of the answer."""
+    """The actions. Each takes the members of the request and returns the members of the answer."""
 
     async def reset(self, said: Members) -> Members:
-        """A scripted llama-server that nobody has used, and a gateway that knows no other."""
+        """Replace the llama-server behind the gateway by a new one."""
         ...
 
     async def reply(self, said: Members) -> Members:
-        """One more reply, before all others."""
+        """Add a reply before all others."""
         ...
 
     async def lead(self, said: Members) -> Members:
-        """Begin or cease to lead answers by hand."""
+        """Begin or stop to let the test lead answers."""
         ...
 
     async def arrival(self, said: Members) -> Members:
-        """Wait for the answer of that number that is led by hand."""
+        """Wait for the request of a led answer, by its number."""
         ...
 
     async def cue(self, said: Members) -> Members:
-        """What an answer that is led says next."""
+        """Add cues to a led answer."""
         ...
 
     async def ended(self, said: Members) -> Members:
-        """Wait for the end of a request."""
+        """Wait for the end of a request, by its number among all requests for work."""
         ...
 
     async def state(self, said: Members) -> Members:
-        """Slots, connections and requests, as they are now."""
+        """Return the current slots, connections and requests."""
         ...
 
 
 class ControlServer:
-    """An `ConnectionHandler`: `loop.create_server(lambda: Connection(control), …)`."""
+    """A `ConnectionHandler`: `loop.create_server(lambda: Connection(control), …)`."""
 
     def __init__(self, actions: ControlActions, token: str) -> None:
         self._token = token.encode()
@@ -91,7 +91,7 @@ class ControlServer:
         path = request.head.start_line.split(b" ")[1].decode("latin-1")
         token = request.head.get(TOKEN_HEADER) or b""
         if not hmac.compare_digest(token, self._token) or path not in self._paths:
-            writer.write(answer(404, {"fault": "no such thing"}))
+            writer.write(answer(404, {"fault": "unknown path or wrong token"}))
             return False
         try:
             told = await self._paths[path](orjson.loads(request.body or b"{}"))

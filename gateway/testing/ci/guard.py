@@ -1,17 +1,20 @@
-"""Runs a command in a session of its own, and ends all that it has started: when it is over, when it is told
-to (SIGUSR1), and when whoever started this file is gone.
+"""Runs a command in a session of its own, and ends all processes that the command has started.
+
+It ends them when the command is over, at SIGUSR1, and when the process that started this file is gone.
 
     python -I -S guard.py PARENT_PID PROGRAM [ARGUMENT ...]
 
 A test command starts servers and browsers. The kernel's parent-death signal reaches only the process that
-asked for it, so this one stays between: it asks, and ends the rest when the signal comes. What leaves the
-group (Playwright and others start servers in sessions of their own) is not lost: on Linux orphans of the
-command become children of this process, not of init.
+asked for it. So this process stays between: it asks for the signal, and ends the others when it comes.
+Processes in sessions of their own (Playwright starts some) are ended too: on Linux, orphans of the command
+become children of this process and not of init.
 
-Rules: the standard library only, nothing of this package (it runs with `-I -S`). SIGTERM is the command's,
-which gets it as a member of the group; here it means something only when the parent is gone. The exit status
-is the command's, as a shell gives it.
+This file uses only the standard library, because it runs with `-I -S`. The command gets SIGTERM as a member
+of the process group, so this process ignores it unless its parent is gone. The exit status is the command's,
+as a shell gives it.
 """
+
+from __future__ import annotations
 
 import ctypes
 import os
@@ -24,9 +27,9 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 100
-"""Looks for what is left: processes may start others while they are ended."""
+"""The number of passes over the processes, because processes may start others while they are ended."""
 CANNOT_START = 127
-"""As in a shell."""
+"""The exit code of a shell for a command that cannot be started."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +48,7 @@ def main(arguments: list[str]) -> int:
         prctl = ctypes.CDLL(None).prctl
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    look(0, None)  # it may have gone before it could be watched
+    look(0, None)  # the parent may have gone before it was watched
     try:
         code = subprocess.call(command)
     except OSError as error:
@@ -56,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def end_descendants() -> None:
-    """All that live, whatever group they are in; nothing where there is no /proc."""
+    """Kill all descendants, in any process group. Does nothing on systems without /proc."""
     for _ in range(_ROUNDS):
         found = descendants()
         if not found:
@@ -64,18 +67,19 @@ def end_descendants() -> None:
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:  # gone by itself, or somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
         time.sleep(0.01)
 
 
 def descendants() -> list[int]:
+    """Return the pids of all living descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else []):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except (OSError, ValueError):  # no process, or none any more
+        except (OSError, ValueError):  # not a process, or it has ended
             continue
         if state != b"Z":
             children.setdefault(int(parent), []).append(int(name))

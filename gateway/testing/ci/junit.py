@@ -1,4 +1,4 @@
-"""The requests of a CI run as JUnit XML, which CI servers show as tests."""
+"""Writes the requests of a CI run as JUnit XML, which CI servers show as tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["junit_xml", "write_junit"]
 
 
 def junit_xml(verdict: Verdict, failures: Collection[EndedRequest], unmatched: Collection[str]) -> bytes:
-    """One test case a request; a further one for each that was unmatched."""
+    """Return one test case for each request, and one for each unmatched request."""
     suite = Xml.Element(
         "testsuite",
         name="slotgate ci",
@@ -32,13 +32,13 @@ def junit_xml(verdict: Verdict, failures: Collection[EndedRequest], unmatched: C
             Xml.SubElement(case, "failure", message=asked.ending).text = f"request {asked.id}: {asked.ending}"
     for name in map(printable, unmatched):
         case = _case(suite, f"unmatched: {name}", 0.0)
-        Xml.SubElement(case, "failure", message="it was not told how to answer")
+        Xml.SubElement(case, "failure", message="no reply or recording matched")
     document: bytes = Xml.tostring(suite, encoding="utf-8", xml_declaration=True)
     return document
 
 
 def write_junit(path: Path, document: bytes) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the file whole or not at all. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "wb") as file:
         file.write(document)

@@ -1,4 +1,4 @@
-"""A recording as the stand-in of a CI run: played behind the gateway, in this process."""
+"""A stand-in that plays a recording behind the gateway, in this process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slotgate.gateway.testing.cassette import Cassette, Player, RecordedRequest,
 __all__ = ["RecordedServer"]
 
 _SLOTS = 4
-"""Where the recorded server did not say how many it has."""
+"""The number of slots if the recorded server did not state one."""
 
 
 class RecordedServer:
-    """A `StandIn`: what was recorded as a failure is meant to fail, what was not recorded is unmatched."""
+    """A `StandIn`. Recorded failures are meant to fail. Requests without a recording are unmatched."""
 
     def __init__(self, folder: Path, speed: float) -> None:
         """Raises `CassetteError`."""
@@ -48,7 +48,7 @@ class RecordedServer:
         return table
 
     def meant_to_fail(self, request_id: str) -> bool:
-        """What reached the player was answered as it was recorded."""
+        """Return True if the request reached the player, which answers as recorded."""
         return request_id in self._reached
 
     def unmatched(self) -> list[str]:

@@ -1,9 +1,9 @@
-"""`slotgate ci`: stand-in, gateway and command together, from the first to the last, with one exit code.
+"""`slotgate ci`: runs a stand-in, a gateway and a command together, and ends with one exit code.
 
     stand-in -> gateway -> ready file -> command, or wait for a signal -> drain -> verdict, JUnit
 
-Exit codes: the command's own where it is not 0; 1 if requests failed unexpectedly; 2 for what the user has to
-correct; 124 when `--max-s` was over, as `timeout` says it.
+Exit codes: the command's own if it is not 0; 1 if requests failed unexpectedly; 2 for mistakes of the user;
+124 when `--max-s` is over, as `timeout` has it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Keys:
 
 
 def run_ci(options: CiOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Returns the exit code. Raises `ScriptError`, `SettingsError`, `CassetteError`, `NotFoundError`."""
+    """Return the exit code. Raises `ScriptError`, `SettingsError`, `CassetteError`, `NotFoundError`."""
     if options.with_parent:
         die_with_parent(signal.SIGTERM)
     configure_logging(logging.INFO if options.verbose else logging.WARNING)
@@ -79,7 +79,7 @@ class _Run:
         self._app: LiveGateway | None = None
         self._fleet: Fleet | None = None
         self._sections: Table = {}
-        """Settings beside those of every run."""
+        """Sections of the configuration that the test has set."""
         self._keys = _Keys(options.key or new_key())
         self._verdict = Verdict(options.expected)
         self._stop = asyncio.Event()
@@ -95,7 +95,7 @@ class _Run:
                         told = self._told(server.url) | control
                         ready.write(told)
                         code = await self._use(told)
-                    return self._judged(code)  # the gateway has told of every request by now
+                    return self._judged(code)  # the gateway has reported every request by now
             finally:
                 alarm.cancel()
 
@@ -122,7 +122,7 @@ class _Run:
 
     @asynccontextmanager
     async def _gateway(self) -> AsyncIterator[Listener]:
-        """Ready inside: whoever is told of it gets an answer at once."""
+        """Run the gateway. It is ready inside the block."""
         settings = self._settings()
         async with AsyncExitStack() as stack:
             children = await stack.enter_async_context(ManagedProcesses.of(settings, self._environ))
@@ -169,11 +169,11 @@ class _Run:
             told = "; ".join(f"{one.name} at {one.base_url}: {one.explanation}" for one in late)
             raise TimeoutError(f"not ready after {within:g} s (--start-s): {told}")
 
-    # -- led by a test
+    # -- controlled by a test
 
     @asynccontextmanager
     async def _controlled(self) -> AsyncIterator[Table]:
-        """What the ready file says of it."""
+        """Serve the control interface. Yields its members of the ready file."""
         actions = self._stand_in.actions if isinstance(self._stand_in, ScriptedServer) else None
         if actions is None or not self._options.control:
             yield {}
@@ -191,7 +191,7 @@ class _Run:
             control.abort()
 
     async def _begin_anew(self, sections: Table) -> None:
-        """The stand-in is another one. Raises `SettingsError`; then everything goes on as it was."""
+        """Reload after the stand-in was replaced. Raises `SettingsError`; then the old settings stay."""
         assert self._app is not None
         assert self._fleet is not None
         before, self._sections = self._sections, sections
@@ -212,7 +212,7 @@ class _Run:
             "pid": os.getpid(),
         }
 
-    # -- what it is there for
+    # -- the command and the verdict
 
     async def _use(self, told: Table) -> int:
         if self._stop.is_set():

@@ -1,4 +1,4 @@
-"""The scripted llama-server behind a gateway, exchanged and led while both run."""
+"""Replaces and leads the scripted llama-server behind a running gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Changed = Callable[[Members], Awaitable[None]]
 
 
 class ScriptedControl:
-    """A `ControlActions`. `on_reset` has the gateway go on with the new server, under further settings."""
+    """The `ControlActions` of a scripted llama-server.
+
+    `on_reset` makes the gateway use the new server and the settings that it is given.
+    """
 
     def __init__(self, scene: Scene, on_reset: Changed) -> None:
         self._scene = scene
@@ -33,19 +36,22 @@ class ScriptedControl:
         self._cued = CuedAnswers()
         self._changed = asyncio.Event()
         self.meant_to_fail: set[str] = set()
-        """Ids of requests to servers that are gone."""
+        """Ids of requests to earlier servers that their scripts made fail."""
         self.unmatched: list[str] = []
         self.server = self._new(scene)
         self.recording: RecordedServer | None = None
-        """Played in place of the scripted server."""
+        """The recording that is played in place of the scripted server, or None."""
 
     def __repr__(self) -> str:
         return f"<ScriptedControl {self.server!r}>"
 
-    # -- Stage
+    # -- ControlActions
 
     async def reset(self, said: Members) -> Members:
-        """Raises `ScriptError`, `CassetteError` and `SettingsError`; then everything is as it was."""
+        """Replace the server. If this raises, the old server stays.
+
+        Raises `ScriptError`, `CassetteError` and `SettingsError`.
+        """
         recording, speed = said.get("cassette"), said.get("speed", "max")
         player = None if recording is None else RecordedServer(Path(recording), speed_of(speed))
         scene = scene_of(said["script"]) if said.get("script") is not None else self._scene
@@ -96,7 +102,7 @@ class ScriptedControl:
         return {}
 
     async def ended(self, said: Members) -> Members:
-        """By its place among all that asked for work."""
+        """Wait for the end of a request, by its number among all requests for work."""
         number = int(said["number"])
         served_requests = self.server.llama.served_requests
         await self._until(
@@ -131,7 +137,7 @@ class ScriptedControl:
         self._changed = asyncio.Event()
 
     async def _until(self, condition: Callable[[], bool], said: Members) -> None:
-        """Raises TimeoutError with what was there instead."""
+        """Wait until the condition holds. Raises TimeoutError that lists the requests so far."""
         within = float(said.get("within", 5.0))
         try:
             async with asyncio.timeout(within):
@@ -153,7 +159,7 @@ def _as_members(served: ServedRequest) -> Members:
 
 
 def _cue(said: Members) -> Cue:
-    """One of text, reasoning, call with arguments, fault, finish."""
+    """Parse a cue: one member named text, reasoning, call, arguments, fault or finish."""
     kinds = {
         "text": TokenKind.TEXT,
         "reasoning": TokenKind.REASONING,

@@ -1,6 +1,6 @@
-"""What stands behind the gateway in a CI run: a scripted llama-server, a real one, or one that runs already.
+"""The stand-ins behind the gateway of a CI run: a scripted llama-server, a real one, or a running one.
 
-A recording is one too (`recording.py`). A new kind is one more class with these few members.
+`recording.py` has one more, which plays a recording.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Table = dict[str, Any]
 
 
 class StandIn(Protocol):
-    """`async with stand_in:` it is there inside, and nothing of it after."""
+    """The llama-server of a CI run, for use as `async with stand_in:`. It runs inside the block."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -31,23 +31,23 @@ class StandIn(Protocol):
 
     @property
     def backend(self) -> Table:
-        """It as a `[[backend]]` of the configuration."""
+        """The `[[backend]]` table of the configuration for this stand-in."""
         ...
 
     def meant_to_fail(self, request_id: str) -> bool:
-        """Whether a request failed because this is what was asked for."""
+        """Return True if the request was meant to fail, by its id."""
         ...
 
     def unmatched(self) -> list[str]:
-        """Requests that it was not told how to answer, in words."""
+        """Return descriptions of the requests that no reply or recording matched."""
         ...
 
 
 class ScriptedServer:
-    """In this process: there is nothing to be left behind."""
+    """A scripted llama-server in this process."""
 
     def __init__(self, scene: Scene, on_reset: Changed) -> None:
-        """`on_reset` has the gateway go on with another server, under further settings."""
+        """`on_reset` makes the gateway use another server and the settings that it is given."""
         self._scene = scene
         self._on_reset = on_reset
         self.actions: ScriptedControl | None = None
@@ -70,7 +70,7 @@ class ScriptedServer:
         return {"name": "fake", "url": server.url, "models": list(server.llama.scene.models)}
 
     def meant_to_fail(self, request_id: str) -> bool:
-        """After a scripted crash any failure may be its consequence."""
+        """Return True if the script made the request fail. A scripted crash may explain any failure."""
         assert self.actions is not None
         llama = self._server.llama
         return llama.crashes > 0 or request_id in llama.meant_to_fail | self.actions.meant_to_fail
@@ -86,7 +86,7 @@ class ScriptedServer:
 
 
 class RealModel:
-    """A llama-server of ours, found as `slotgate run` finds one; it takes llama-server's own time to load."""
+    """A real llama-server with a model. The program is found as `slotgate run` finds it."""
 
     def __init__(self, model: Path, environ: Mapping[str, str]) -> None:
         """Raises `NotFoundError`."""
@@ -98,7 +98,7 @@ class RealModel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Its process is stopped with the gateway."""
+        """Do nothing: the gateway stops the process."""
 
     @property
     def backend(self) -> Table:
@@ -112,7 +112,7 @@ class RealModel:
 
 
 class RunningServer:
-    """Somebody else's; which models it has is asked of it."""
+    """A llama-server that runs already. The gateway asks it for its models."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -121,7 +121,7 @@ class RunningServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """It stays."""
+        """Do nothing: the server keeps running."""
 
     @property
     def backend(self) -> Table:

@@ -1,9 +1,9 @@
-"""What was asked in a CI run, and what of it failed unexpectedly. Plain data, no IO.
+"""The requests of a CI run, and those that failed unexpectedly. Plain data, no IO.
 
-A request fails unexpectedly if it ended with a status of 500 or more, or with an error inside its stream, or
-if it asked for a model or a path that is not there; unless the script asked for its failure, or its code was
-declared as expected. A client that left, a refused key, a limit and a bad request are the application's own
-business: they are shown and fail nothing.
+A request has failed if its status was 500 or more, if its stream ended with an error, or if it named a model
+or path that does not exist. The failure is expected if the script asked for it, or if `--expect` names its
+code. A client that left, a refused key, a limit and a bad request are not failures, because tests of the
+application may provoke them; the summary shows them.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class EndedRequest:
 
 @dataclass(slots=True)
 class Verdict:
-    """Everything that was asked, in the order in which it ended."""
+    """The requests of a run, in the order in which they ended."""
 
     expected: frozenset[str] = frozenset()
     asked: list[EndedRequest] = field(default_factory=list)
     forgotten: int = 0
-    """Requests beyond those that are kept."""
+    """The number of requests that were not kept, because there were more than `KEPT`."""
 
     def hear(self, context: RequestContext) -> None:
-        """A request has ended. Those for health and readiness are nobody's test."""
+        """Note a request that has ended. Successful requests without a model, as to /health, are ignored."""
         asked = EndedRequest.of(context)
         if context.model is None and not asked.failed:
             return
@@ -86,18 +86,18 @@ class Verdict:
             self.forgotten += 1
 
     def unexpected(self, meant: Callable[[str], bool]) -> list[EndedRequest]:
-        """`meant` says of a request's id whether the script asked for its failure."""
+        """Return the unexpected failures. `meant` returns True for the ids of scripted failures."""
         failed = (asked for asked in self.asked if asked.failed and asked.code not in self.expected)
         return [asked for asked in failed if not meant(asked.id)]
 
 
 def printable(text: str) -> str:
-    """What clients choose goes to a terminal and into XML, which cannot say everything."""
+    """Return the text for terminals and XML, with unprintable characters replaced by `?`."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def in_words(verdict: Verdict, failures: Iterable[EndedRequest], unmatched: Iterable[str]) -> str:
     lines = [f"  {failure.name}: {failure.ending}" for failure in failures]
-    lines += [f"  {printable(name)}: it was not told how to answer" for name in unmatched]
+    lines += [f"  {printable(name)}: no reply or recording matched" for name in unmatched]
     told = f"{len(verdict.asked) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"
     return "\n".join([f"slotgate ci: {told}", *lines])

@@ -1,1 +1,1 @@
-"""The pytest plugin that comes with slotgate: `fixtures.py` is what pytest loads."""
+"""The pytest plugin of slotgate. pytest loads `fixtures.py`."""

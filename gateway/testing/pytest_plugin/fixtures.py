@@ -1,16 +1,16 @@
-"""A pytest plugin: a running gateway, and the llama-server behind it in the hands of the test.
+"""A pytest plugin with fixtures for a running gateway and the scripted llama-server behind it.
 
     def test_answer(slotgate, scripted_llama):
         scripted_llama.reply(text="Forty-two.")
         assert ask(slotgate.url, slotgate.key) == "Forty-two."
 
 The gateway runs in a process of its own, one for a whole test run (one a worker under pytest-xdist). Each
-test gets a scripted llama-server that nobody has used before, and a gateway that knows no other. A process
-and no thread: what tests do to theirs (a frozen clock, patched sockets and HTTP clients, captured output, a
-debugger) must not reach the gateway, and the gateway's logging must not reach them.
+test gets a new scripted llama-server, and the gateway knows only this one. It is a process and not a thread,
+because tests freeze clocks, patch sockets and HTTP clients, capture output and stop in debuggers: none of it
+must reach the gateway, and the gateway's logging must not reach the tests.
 
-Every pytest run of an environment that has slotgate installed imports this file: it imports nothing of
-slotgate until a fixture is asked for.
+Every pytest run of an environment with slotgate imports this file, so it imports nothing of slotgate until a
+test uses a fixture.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @pytest.fixture(scope="session")
 def slotgate_process() -> Iterator[GatewayProcess]:
-    """The process behind the other fixtures; for tests of its own life."""
+    """The process behind the other fixtures."""
     from slotgate.gateway.testing.pytest_plugin.process import GatewayProcess
 
     with GatewayProcess() as process:
@@ -46,13 +46,13 @@ def slotgate_process() -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def slotgate_script() -> dict[str, Any] | Path | None:
-    """Override it: what the scripted llama-server says, a path to TOML or the same as a dictionary."""
+    """Override this to set the script of the scripted llama-server: a path to TOML, or a dictionary."""
     return None
 
 
 @pytest.fixture
 def slotgate_settings() -> dict[str, Any]:
-    """Override it: sections of the configuration, such as `{"streaming": {"keepalive": "chunk"}}`."""
+    """Override this to set sections of the configuration, such as `{"streaming": {"keepalive": "chunk"}}`."""
     return {}
 
 
@@ -62,7 +62,7 @@ def scripted_llama(
     slotgate_script: dict[str, Any] | Path | None,
     slotgate_settings: dict[str, Any],
 ) -> ScriptedLlama:
-    """The llama-server behind the gateway: what it says, and when."""
+    """The scripted llama-server behind the gateway. It is new for each test."""
     from slotgate.gateway.testing.pytest_plugin.scripted import ScriptedLlama
 
     llama = ScriptedLlama(slotgate_process)
@@ -74,20 +74,20 @@ def scripted_llama(
 def slotgate_cassette(
     slotgate_process: GatewayProcess, slotgate_settings: dict[str, Any]
 ) -> Iterator[PlayedCassette]:
-    """Plays a recording behind the gateway: `slotgate_cassette.play(folder)` gives what `slotgate` is.
+    """Plays a recording behind the gateway. `slotgate_cassette.play(folder)` returns the same as `slotgate`.
 
-    The test fails if it asked for what was not recorded.
+    The test fails if it made a request without a recording.
     """
     from slotgate.gateway.testing.pytest_plugin.scripted import PlayedCassette
 
     cassette = PlayedCassette(slotgate_process, slotgate_settings)
     yield cassette
-    assert cassette.misses == [], "asked for what was not recorded"
+    assert cassette.misses == [], "requests without a recording"
 
 
 @pytest.fixture
 def slotgate(slotgate_process: GatewayProcess, scripted_llama: ScriptedLlama) -> Slotgate:
-    """A running gateway: where it is and how to be let in."""
+    """The address and the keys of a running gateway."""
     from slotgate.gateway.testing.pytest_plugin.scripted import Slotgate
 
     return Slotgate.of(slotgate_process, scripted_llama.models)

@@ -1,7 +1,7 @@
-"""The gateway's process as a test run sees it: started once, asked things, gone at the end.
+"""The gateway's process: started once for a test run, controlled over HTTP, stopped at the end.
 
-It ends with the process that started it, however that ends (`--with-parent`), and has no file with a name.
-Talking to it needs no thread and no event loop here.
+It ends when the test run ends, even if that is killed (`--with-parent`), and leaves no file behind. The calls
+block and need neither a thread nor an event loop in the test.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ _SLACK_S: Final = 10.0
 
 
 class ControlError(AssertionError):
-    """The gateway's process could not do what the test asked for, in its own words."""
+    """The gateway's process could not do what the test asked for. The text is its reason."""
 
 
 class GatewayProcess:
+    """A `slotgate ci` process with its control interface."""
+
     def __init__(self) -> None:
-        # Without a name: nothing to be left behind. It is closed in `close`.
+        # A file without a name cannot be left behind. `close` closes it.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
         self.told: dict[str, Any] = {}
-        """URL, keys and control port, in its own words."""
+        """The members that the process printed: URL, keys, models and control port."""
         self.started_s = 0.0
-        """How long it took to be ready."""
+        """Seconds until the process was ready."""
 
     def __repr__(self) -> str:
         return f"<GatewayProcess {self.told.get('url')}>"
 
     def __enter__(self) -> Self:
         began = time.perf_counter()
-        # -P: a folder of the user's that happens to be called `gateway` is not ours
+        # -P keeps the working directory off sys.path, where a folder might shadow slotgate
         command = [sys.executable, "-P", "-m", "slotgate", "ci", "--control", "--with-parent", "--verbose"]
         command += ["--max-s", str(24 * 3600)]
         self._process = subprocess.Popen(
@@ -69,12 +71,12 @@ class GatewayProcess:
 
     @property
     def log(self) -> str:
-        """What it has written, one JSON line a request."""
+        """The log of the gateway, with one JSON line a request."""
         descriptor = self._log.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop the process. Idempotent."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -87,7 +89,7 @@ class GatewayProcess:
         self._log.close()
 
     def _first_line(self) -> bytes:
-        """It comes when all is ready. Raises `ControlError`."""
+        """Return the line that the process prints when it is ready. Raises `ControlError`."""
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], _START_S)
@@ -97,7 +99,7 @@ class GatewayProcess:
         return line
 
     def ask(self, path: str, within: float = 5.0, **said: object) -> dict[str, Any]:
-        """Raises `ControlError`. `within` is how long the other side may wait for what is asked."""
+        """Call an action. `within` limits the time for which it may wait. Raises `ControlError`."""
         control = self.told["control"]
         connection = http.client.HTTPConnection("127.0.0.1", control["port"], timeout=within + _SLACK_S)
         headers = {"x-slotgate-control": control["token"], "Connection": "close"}

@@ -1,7 +1,7 @@
-"""What a test holds in its hands: the gateway's address, and the llama-server behind it.
+"""The values of the fixtures: the gateway's address, and the llama-server behind it.
 
-Everything here blocks for as long as it says and no longer. In a coroutine whose loop also runs the
-application under test, call what waits by `asyncio.to_thread`.
+Methods with `within` block for up to that many seconds. In a coroutine whose event loop also runs the
+application under test, call them through `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ __all__ = ["ControlError", "Generation", "PlayedCassette", "ScriptedLlama", "Slo
 
 @dataclass(frozen=True, slots=True)
 class Slotgate:
+    """The address and the keys of the gateway."""
+
     url: str
     key: str = field(repr=False)
     openai_base_url: str
     operator_key: str = field(repr=False)
     models: tuple[str, ...]
-    """What can be asked for; the first is there whatever the script says."""
+    """The models that the gateway serves. The first exists in every script."""
 
     @staticmethod
     def of(process: GatewayProcess, models: tuple[str, ...]) -> Slotgate:
@@ -33,7 +35,7 @@ class Slotgate:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For an application that is configured by environment variables."""
+        """Environment variables for an application that uses the gateway."""
         return {
             "SLOTGATE_URL": self.url,
             "SLOTGATE_KEY": self.key,
@@ -56,49 +58,49 @@ class PlayedCassette:
         self._settings = settings
 
     def play(self, folder: str | Path, speed: str = "max") -> Slotgate:
-        """`speed` is `recorded`, `max`, or how many times as fast. Raises `ControlError`."""
+        """Play a folder. `speed` is `recorded`, `max`, or a factor. Raises `ControlError`."""
         recording = str(Path(folder).absolute())
         self._process.ask("/reset", cassette=recording, speed=speed, settings=self._settings)
         return Slotgate.of(self._process, ())
 
     @property
     def misses(self) -> list[str]:
-        """What was asked and not recorded, in words."""
+        """Descriptions of the requests without a recording."""
         misses: list[str] = self._process.ask("/state")["misses"]
         return misses
 
 
 class Generation:
-    """One answer in the hands of the test, held in its prompt until something is said."""
+    """An answer that the test leads. It stays in its prompt until the first token or fault."""
 
     def __init__(self, process: GatewayProcess, number: int, told: Mapping[str, Any]) -> None:
         self._process = process
         self._number = number
         self.path: str = told["path"]
         self.body: dict[str, Any] = told["body"]
-        """The request, as llama-server got it."""
+        """The body of the request, as llama-server got it."""
 
     def __repr__(self) -> str:
         return f"<Generation {self._number} {self.path}>"
 
     def say(self, *tokens: str) -> Generation:
-        """Text, each piece a token."""
+        """Say text. Each piece is a token."""
         return self._cue(*({"text": token} for token in tokens))
 
     def think(self, *tokens: str) -> Generation:
-        """Reasoning."""
+        """Say reasoning. Each piece is a token."""
         return self._cue(*({"reasoning": token} for token in tokens))
 
     def call(self, name: str, arguments: str = "{}") -> Generation:
-        """A tool call; `arguments` is JSON."""
+        """Call a tool. `arguments` is JSON text."""
         return self._cue({"call": name}, {"arguments": arguments})
 
     def finish(self, reason: str = "stop") -> None:
-        """All has been said."""
+        """End the answer."""
         self._cue({"finish": reason})
 
     def fail(self, fault: str | Mapping[str, Any] = "error-frame") -> None:
-        """What goes wrong now: a name or a table of a script's `fault`."""
+        """Fail now. `fault` is the name or table of a fault, as in scripts."""
         self._cue({"fault": fault})
 
     def _cue(self, *cues: Mapping[str, object]) -> Generation:
@@ -107,7 +109,7 @@ class Generation:
 
 
 class ScriptedLlama:
-    """Says what its script says; `lead()` hands the answers over to the test."""
+    """A scripted llama-server. After `lead()` the test leads its answers."""
 
     def __init__(self, process: GatewayProcess) -> None:
         self._process = process
@@ -120,35 +122,37 @@ class ScriptedLlama:
     def reset(
         self, script: Mapping[str, Any] | Path | None = None, settings: Mapping[str, Any] | None = None
     ) -> None:
-        """Another server, which nobody has used. Every fixture begins with one."""
+        """Replace the server by a new one. The fixture does so for each test."""
         document = tomllib.loads(script.read_text()) if isinstance(script, Path) else script
         told = self._process.ask("/reset", script=document, settings=settings)
         self.models = tuple(told["models"])
         self._led = 0
 
     def reply(self, **members: object) -> None:
-        """One more `[[reply]]`, before all others: `reply(contains="weather", text="Rain.")`."""
+        """Add a `[[reply]]` before all others, as in `reply(contains="weather", text="Rain.")`."""
         self._process.ask("/reply", reply=members)
 
     def lead(self) -> None:
-        """From now on every answer is led by hand."""
+        """Lead every answer from now on."""
         self._process.ask("/lead", on=True)
 
     def next_generation(self, within: float = 5.0) -> Generation:
-        """The next answer that is led by hand, as soon as its request is here."""
+        """Wait for the next request, and return its answer for the test to lead."""
         told = self._process.ask("/arrival", within, number=self._led)
         self._led += 1
         return Generation(self._process, self._led - 1, told)
 
     def ended(self, number: int = 0, within: float = 5.0) -> str:
-        """Wait until the request of that number (of all, counted from 0) is over. How it ended, in a word:
-        `complete`, `abandoned` (its client left), `failed`, or the name of a fault."""
+        """Wait until a request is over, by its number among all requests, counted from 0. Return its outcome.
+
+        Outcomes are `complete`, `abandoned` (the client left), `failed`, and the names of faults.
+        """
         outcome: str = self._process.ask("/ended", within, number=number)["outcome"]
         return outcome
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """Every request for work so far: `path`, `body`, `status`, `outcome`."""
+        """All requests for work so far, each with `path`, `body`, `status` and `outcome`."""
         requests: list[dict[str, Any]] = self._state["requests"]
         return requests
 
@@ -158,7 +162,7 @@ class ScriptedLlama:
 
     @property
     def ever_deferred(self) -> int:
-        """Requests that had to wait inside llama-server, where nobody can see them. Behind slotgate: 0."""
+        """The number of requests that ever waited inside llama-server. Behind slotgate it stays 0."""
         deferred: int = self._state["ever_deferred"]
         return deferred
 

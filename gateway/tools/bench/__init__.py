@@ -1,7 +1,11 @@
-"""`slotgate bench`: load a gateway that runs, and say how it fared.
+"""`slotgate bench`: puts load on a running gateway, and reports its latencies and rates.
 
-`request.py` is one request, `figures.py` what all of them come to, `run.py` who comes when.
+run.py        the concurrent clients
+request.py    one request and its times
+figures.py    the figures of all requests
 """
+
+from __future__ import annotations
 
 from slotgate.gateway.tools.bench.figures import BenchFigures
 from slotgate.gateway.tools.bench.request import BenchRequest

@@ -1,4 +1,4 @@
-"""What all visits come to: counts, rates, percentiles. Pure."""
+"""The figures of a benchmark: counts, rates and percentiles. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values_ms: Iterable[float]) -> Percentiles | None:
-        """None where there are no values."""
+        """Return the percentiles, or None without values."""
         ranked = sorted(values_ms)
         if not ranked:
             return None
@@ -34,20 +34,22 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class BenchFigures:
+    """The figures of all requests of a run."""
+
     seconds: float
-    """From the first request to the end of the last answer."""
+    """Time from the first request to the end of the last answer."""
     requests: int
     ok: int
     failures: dict[str, int]
-    """By code, the commonest first."""
+    """Error code -> number of failures, the most frequent first."""
     tokens: int
-    """Of all answers, those that failed included."""
+    """Tokens of all answers, including failed ones."""
     queue: Percentiles | None
     first_token: Percentiles | None
     between_tokens: Percentiles | None
     total: Percentiles | None
     tokens_per_s_each: float | None
-    """The median of what one stream got from its first token on."""
+    """The median rate of a stream, counted from its first token."""
 
     @classmethod
     def of(cls, requests: Sequence[BenchRequest], seconds: float) -> BenchFigures:
@@ -74,7 +76,7 @@ class BenchFigures:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For a program: times in milliseconds, but `seconds`."""
+        """Return the figures for programs. Times are in milliseconds, except `seconds`."""
         spreads = {name: getattr(self, name) for name in _ROWS}
         return {
             "seconds": round(self.seconds, 3),
@@ -90,7 +92,7 @@ class BenchFigures:
         }
 
     def as_text(self) -> str:
-        """For a person."""
+        """Return the figures as a table for people."""
         answers = f"{self.ok} of {self.requests} answers in {self.seconds:.1f} s"
         rates = f"{self.tokens:,} tokens: {self.tokens_per_s:,.0f} tokens/s in all"
         if self.tokens_per_s_each is not None:
@@ -117,7 +119,7 @@ _ROWS = {
 
 
 def _percentile(ranked: Sequence[float], share: float) -> float:
-    """The smallest value that so many are not above (nearest rank)."""
+    """Return the percentile by the nearest-rank method. `ranked` is sorted and not empty."""
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 

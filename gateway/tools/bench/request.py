@@ -1,4 +1,4 @@
-"""One streaming chat as its client sees it: when what came. The sink of one upstream exchange."""
+"""One streaming chat request, timed as its client sees it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MOST_ANSWER = 64 * 1024
 
 
 class BenchRequest:
-    """Times are of `time.monotonic`, in seconds."""
+    """The sink of one exchange. Times are of `time.monotonic`, in seconds."""
 
     def __init__(self) -> None:
         self.began_at = time.monotonic()
         self.over = asyncio.Event()
         self.status = 0
         self.queue_ms: float | None = None
-        """As the gateway stated it when it sent its head."""
+        """The time in the queue, as the gateway states it in `server-timing`."""
         self.first_text_at: float | None = None
         self.ended_at = 0.0
         self.gaps: list[float] = []
-        """Between one event with text and the next, in seconds."""
+        """Seconds between each event with text and the next one."""
         self.failure = ""
-        """The code of the error that it was answered, or how the connection ended; empty for a success."""
+        """The error code, or the way in which the connection ended. Empty for a success."""
         self._last_text_at = 0.0
         self._events = EventParser()
         self._answer = bytearray()
@@ -46,7 +46,7 @@ class BenchRequest:
 
     @property
     def tokens(self) -> int:
-        """Of the answer: as stated, else the pieces of text that came."""
+        """Tokens of the answer: the stated number, else the number of pieces of text."""
         return self._token_usage.completed
 
     @property
@@ -62,7 +62,7 @@ class BenchRequest:
         return None if self.first_text_at is None else self.first_text_at - self.began_at
 
     def fail(self, failure: str) -> None:
-        """It came to nothing."""
+        """End the request as failed."""
         self.failure = failure
         self._end()
 
@@ -84,7 +84,7 @@ class BenchRequest:
                 self._chunk(orjson.loads(event.data))
 
     def read_over(self) -> None:
-        """What came was looked at as it came."""
+        """Do nothing: `body` has read the bytes already."""
 
     def ended(self, end: End) -> None:
         if self.status != 200:
@@ -121,7 +121,7 @@ def _says(choice: dict[str, Any]) -> bool:
 
 
 def _code_of(answer: bytes) -> str:
-    """The code of an error body; empty for anything else."""
+    """Return the code of an error body, or an empty text."""
     try:
         error = orjson.loads(answer)["error"]
         return str(error.get("code") or error.get("type") or "")

@@ -1,7 +1,7 @@
-"""Who comes when: so many visitors at a time, each with its next request as soon as its last is over.
+"""The load: a number of concurrent clients, each of which sends its next request when its last one has ended.
 
-It measures from where it runs: on the gateway's own machine it takes part of what it measures. What a gateway
-costs beside others is another question (`make bench`).
+On the gateway's own machine the load takes CPU time from the gateway, which changes the figures. `make bench`
+compares slotgate with other gateways.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ PATH = "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
+    """The options of `slotgate bench`."""
+
     url: str
     key: str | None = field(repr=False)
     streams: int = 8
-    """How many at a time."""
+    """The number of concurrent streams."""
     requests: int | None = None
-    """How many in all; None: as many as begin within `seconds`."""
+    """The total number of requests. None sends requests for `seconds`."""
     seconds: float = 10.0
     model: str | None = None
     prompt: str = "Tell a story."
     max_tokens: int = 64
     timeout_s: float = 300.0
-    """How long one answer may take."""
+    """The time limit of one answer."""
 
     @property
     def body(self) -> bytes:
@@ -50,7 +52,7 @@ class BenchOptions:
         return orjson.dumps({**model, "messages": said, "max_tokens": self.max_tokens, "stream": True})
 
     def outgoing(self) -> UpstreamRequest:
-        """The request; every one is the same."""
+        """Return the request, which is the same each time."""
         parts = urlsplit(self.url)
         lines = [f"POST {parts.path.rstrip('/')}{PATH} HTTP/1.1", f"host: {parts.netloc}"]
         lines += ["content-type: application/json", f"content-length: {len(self.body)}"]
@@ -60,7 +62,7 @@ class BenchOptions:
 
 
 def run_bench(options: BenchOptions) -> BenchFigures:
-    """Load the gateway, and say how it fared."""
+    """Put load on the gateway and return the figures."""
     return asyncio.run(_Bench(options).run())
 
 
@@ -91,7 +93,7 @@ class _Bench:
         return BenchFigures.of(self._requests, ended - began)
 
     def _turns(self) -> Iterator[None]:
-        """One for every request that may begin yet; all visitors take from it."""
+        """Yield once for each request that may begin. All clients share the iterator."""
         if self._options.requests is not None:
             yield from [None] * self._options.requests
         else:
@@ -104,7 +106,7 @@ class _Bench:
             self._requests.append(request)
             await self._send(transport, request)
             if not request.ok:
-                await asyncio.sleep(0.1)  # whoever is refused at once does not come back a thousand times
+                await asyncio.sleep(0.1)  # a client that is refused at once must not flood the gateway
 
     async def _send(self, transport: UpstreamTransport, request: BenchRequest) -> None:
         try:

@@ -1,8 +1,10 @@
-"""Finding the two parts of `slotgate run`: a llama-server and a model.
+"""Finds the two parts of `slotgate run`: a llama-server and a model.
 
-What was named explicitly, by option or variable, is used or complained about, never passed over. Where
-nothing is found, the error tells every place that was looked at.
+A part that an option or variable names is used, or reported if it is not usable; it is never passed over. If
+no part is found, the error lists every place that was looked at.
 """
+
+from __future__ import annotations
 
 import os
 import shutil
@@ -13,17 +15,19 @@ from typing import Final, Protocol
 
 from slotgate.gateway.tools.run.packages import MODEL_PACKAGE, SERVER_PACKAGE
 
+__all__ = ["FoundModel", "FoundServer", "NotFoundError", "Packages", "find_model", "find_server"]
+
 _PROGRAM: Final = "llama-server"
 _GGUF: Final = b"GGUF"
 
 
 class NotFoundError(Exception):
-    """A part is missing, unusable, or there are several to choose from; the text is for the user."""
+    """A part is missing or unusable, or there are several to choose from. The text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A program, and what its environment needs so that it finds its own libraries."""
+    """A llama-server program, and the environment variables that it needs to find its libraries."""
 
     path: Path
     environment: Mapping[str, str]
@@ -32,23 +36,25 @@ class FoundServer:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
+    """A GGUF file."""
+
     path: Path
     size_bytes: int
     origin: str
 
 
 class Packages(Protocol):
-    """The parts that come as Python packages; `packages.Installed` is the real one."""
+    """The parts that come as Python packages. `packages.Installed` implements it."""
 
     def server(self, environ: Mapping[str, str]) -> tuple[Path, Mapping[str, str]] | None:
-        """The program of the wheel and its additions to the environment."""
+        """Return the program of the wheel and the variables that it needs, or None."""
 
     def folder(self, name: str) -> Path | None:
-        """Where an installed package lies, without importing it."""
+        """Return the folder of an installed package without importing it, or None."""
 
 
 def find_server(option: Path | None, environ: Mapping[str, str], packages: Packages) -> FoundServer:
-    """The llama-server to run. Raises NotFoundError."""
+    """Find the llama-server to run. Raises `NotFoundError`."""
     search_path = environ.get("PATH", os.defpath)
     named = {"--llama-server": option and str(option), "$LLAMA_SERVER": environ.get("LLAMA_SERVER")}
     for origin, name in named.items():
@@ -69,7 +75,7 @@ def find_server(option: Path | None, environ: Mapping[str, str], packages: Packa
 
 
 def find_model(option: Path | None, environ: Mapping[str, str], cwd: Path, packages: Packages) -> FoundModel:
-    """The model to load. Raises NotFoundError, also where the working folder leaves a choice."""
+    """Find the model to load. Raises `NotFoundError`, also if the working folder has several models."""
     variable = environ.get("SLOTGATE_MODEL")
     named = {"the argument": option, "$SLOTGATE_MODEL": Path(variable) if variable else None}
     for origin, path in named.items():
@@ -107,13 +113,13 @@ def _model(path: Path, origin: str) -> FoundModel:
 
 
 def _models_in(folder: Path) -> list[Path]:
-    """Its models: of one in several parts the first part, and no projectors, which only go with a model."""
+    """Return the models of a folder: the first file of split models, and no multimodal projectors."""
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf" and path.is_file())
     return [path for path in files if not _is_a_later_part(path.stem) and "mmproj" not in path.stem.lower()]
 
 
 def _is_a_later_part(stem: str) -> bool:
-    """`model-00002-of-00003`, as llama.cpp's gguf-split names them."""
+    """Return True for names such as `model-00002-of-00003`, which llama.cpp's gguf-split gives."""
     name, _, count = stem.rpartition("-of-")
     number = name.rpartition("-")[2]
     return count.isdigit() and number.isdigit() and int(number) > 1

@@ -1,5 +1,7 @@
 """The two keys of `slotgate run`, kept in a file between its runs."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -10,9 +12,11 @@ from pathlib import Path
 
 from slotgate.gateway.auth.keys import PREFIX, new_key
 
+__all__ = ["KeysError", "RunKeys", "load_or_make_keys", "state_dir"]
+
 
 class KeysError(Exception):
-    """The keys of `slotgate run` cannot be kept or read; the text says where and why."""
+    """The keys of `slotgate run` cannot be kept or read. The text names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class RunKeys:
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """`$XDG_STATE_HOME/slotgate`; the variable counts if it is absolute (XDG Base Directory, "Basics")."""
+    """Return `$XDG_STATE_HOME/slotgate`. A relative path in the variable is ignored (XDG Base Directory)."""
     base = Path(environ.get("XDG_STATE_HOME", ""))
     if base.is_absolute():
         return base / "slotgate"
@@ -32,9 +36,9 @@ def state_dir(environ: Mapping[str, str]) -> Path:
 
 
 def load_or_make_keys(directory: Path) -> RunKeys:
-    """The keys kept in `directory`, made at the first call; whoever calls at the same time gets the same.
+    """Return the keys kept in `directory`. The first call makes them; concurrent calls get the same keys.
 
-    Raises `KeysError` when they cannot be kept, or when the file there is not one of ours.
+    Raises `KeysError` if they cannot be kept, or if the file is damaged.
     """
     path = directory / "keys.json"
     try:
@@ -49,14 +53,14 @@ def load_or_make_keys(directory: Path) -> RunKeys:
 
 
 def _keep(path: Path, keys: RunKeys) -> None:
-    """Write the file whole or not at all. A link, unlike a rename, leaves a file that is there already."""
+    """Write the file whole or not at all. Unlike a rename, a link does not replace an existing file."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             json.dump({"client": keys.client, "operator": keys.operator}, file)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its keys are the keys
+        with contextlib.suppress(FileExistsError):  # another process was first, and its keys are used
             os.link(temporary, path)
     finally:
         os.unlink(temporary)

@@ -32,12 +32,13 @@ Ctrl-C stops the gateway and llama-server.
 
 
 def banner(plan: RunPlan, keys: RunKeys) -> str:
+    """Return the text for the loaded model: the URLs, the keys, and a curl command to paste."""
     url = url_of(plan.options.host, plan.options.port)
     return _BANNER.format(alias=plan.alias, url=url, client=keys.client, operator=keys.operator)
 
 
 def url_of(host: str, port: int) -> str:
-    """Where a client on this machine reaches a server that listens on `host`."""
+    """Return the URL at which a client on this machine reaches a server that listens on `host`."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -48,7 +49,10 @@ def url_of(host: str, port: int) -> str:
 
 
 class LoadProgress:
-    """Counts the seconds: on a terminal in a line that is rewritten, elsewhere in one every ten seconds."""
+    """Shows the seconds since the start: on a terminal in one line that is rewritten, else every ten seconds.
+
+    It does not sleep: the caller calls `tick`.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

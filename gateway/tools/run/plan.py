@@ -1,4 +1,4 @@
-"""What `slotgate run` is going to do: decided from options, environment and folder; nothing is done here."""
+"""The plan of `slotgate run`, made from options, environment and folder. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKEND: Final = "local"
 TENANT: Final = "local"
 
 LOAD_TIMEOUT_S: Final = 3600.0
-"""A large model on a slow disk takes long, and somebody sits there who can end it."""
+"""Long, because a large model on a slow disk takes long, and the user can press Ctrl-C."""
 
 _PART: Final = re.compile(r"-\d+-of-\d+$")
 _QUANTIZATION: Final = re.compile(r"[.-](ud-)?(i?q\d\w*|tq\d\w*|b?f16|fp16|f32|mxfp4\w*)$")
@@ -28,7 +28,7 @@ _QUANTIZATION: Final = re.compile(r"[.-](ud-)?(i?q\d\w*|tq\d\w*|b?f16|fp16|f32|m
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of the command line; `None`: not given, so found or chosen."""
+    """The options of the command line. None means that slotgate or llama-server chooses."""
 
     model: Path | None = None
     host: str = "127.0.0.1"
@@ -40,7 +40,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One llama-server with one model behind one gateway; `alias` is the model's public name."""
+    """One llama-server with one model behind one gateway. `alias` is the public name of the model."""
 
     server: FoundServer
     model: FoundModel
@@ -60,7 +60,7 @@ class RunPlan:
         )
 
     def settings(self, keys: RunKeys, state: Path) -> Settings:
-        """The configuration that somebody would have written, with records in the folder `state`.
+        """Return the configuration of the gateway, with usage records in the folder `state`.
 
         Raises `SettingsError`.
         """
@@ -76,19 +76,19 @@ class RunPlan:
 
 
 def usage_settings(state: Path) -> UsageSettings:
-    """Records are kept beside the keys, and found there by `slotgate usage`."""
+    """Return the settings that keep usage records beside the keys, where `slotgate usage` finds them."""
     return UsageSettings(store=f"sqlite:///{state / 'usage.db'}")
 
 
 def prepare(options: RunOptions, environ: Mapping[str, str], cwd: Path, packages: Packages) -> RunPlan:
-    """The parts and how they are put together. Raises `NotFoundError`."""
+    """Find the parts and make the plan. Raises `NotFoundError`."""
     server = find_server(options.llama_server, environ, packages)
     model = find_model(options.model, environ, cwd, packages)
     return RunPlan(server, model, alias_of(model.path), options)
 
 
 def alias_of(model: Path) -> str:
-    """A name for people and URLs: of `SmolLM2-135M-Instruct.Q4_1.gguf`, `smollm2-135m-instruct`."""
+    """Return a short name: `smollm2-135m-instruct` for `SmolLM2-135M-Instruct.Q4_1.gguf`."""
     stem = _PART.sub("", model.stem.lower())
     name = re.sub(r"[^a-z0-9._-]+", "-", _QUANTIZATION.sub("", stem))
     return name.strip("-._")[:128] or "model"

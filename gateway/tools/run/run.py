@@ -1,7 +1,7 @@
-"""`slotgate run`: a llama-server and a gateway in front of it, without a configuration.
+"""`slotgate run`: runs a llama-server with a gateway in front of it, without a configuration file.
 
-It finds the parts, writes the settings that somebody would have written, and hands over to `serve`. stdout
-gets the banner and nothing else; everything on the way there goes to stderr.
+It finds the parts, makes the settings, and calls `serve`. stdout gets only the banner; progress and errors go
+to stderr.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FAILED: Final = 1
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
 
-_ATTEMPTS: Final = 2  # one may lose its port to somebody; a model that cannot be loaded fails every time
+_ATTEMPTS: Final = 2  # a second, because another process may take the port before the first
 _TICK_S: Final = 1.0
 
 
 def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Run until told to stop. Returns the exit code. Raises `KeysError` and `SettingsError`."""
+    """Run until a signal comes. Return the exit code. Raises `KeysError` and `SettingsError`."""
     if fault := port_fault(options.host, options.port):
         return _say(fault, USAGE_ERROR)
     try:
@@ -59,7 +59,7 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
 
 
 def port_fault(host: str, port: int) -> str | None:
-    """Why nothing can listen there, and what to do about it; None if it can."""
+    """Return None if the address can be listened on, else the reason and a port that is free."""
     error = cannot_listen(host, port)
     if error is None:
         return None
@@ -69,7 +69,7 @@ def port_fault(host: str, port: int) -> str | None:
 
 
 async def loaded(process: LlamaProcess, plan: RunPlan, stream: TextIO) -> None:
-    """Returns when the model can be used, and says so. Raises `LlamaStartError`."""
+    """Wait until the model is loaded, and show progress. Raises `LlamaStartError`."""
     print(f"llama-server: {plan.server.path} ({plan.server.origin})", file=stream)
     print(f"model: {plan.model.path} ({plan.model.origin})", file=stream)
     progress = LoadProgress(stream)

@@ -1,4 +1,4 @@
-"""`slotgate top`: the live view in a terminal. A client of `/admin`, here or on another machine.
+"""`slotgate top`: a live view of a gateway in a terminal. It is a client of `/admin`.
 
-feed (events, or questions once a second) -> Snapshot -> screen (rich) -> terminal
+feed (events, or polls once a second) -> Snapshot -> screen (rich) -> terminal
 """

@@ -1,7 +1,7 @@
-"""Where snapshots come from: `/admin/events` where the gateway serves it, else questions once a second.
+"""The source of snapshots: `/admin/events` if the gateway serves it, else polls once a second.
 
-The first answer decides whether there is anything to see: what refuses it ends the view. A connection that is
-lost later is made again until it is back; a gateway that restarts is one that comes back.
+A refusal ends the view. A connection that is lost after the first snapshot is made again until it succeeds,
+so the view survives a restart of the gateway.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ __all__ = ["ConnectionLost", "Feed", "RefusedError", "UnreachableError"]
 PERIOD_S = 1.0
 CONNECT_S = 5.0
 SILENCE_S = 10.0
-"""Events come twice a second: after this long without one the connection is as good as lost."""
+"""Events come twice a second. After this time without one, the connection counts as lost."""
 _TOO_MANY = 429
 
 
 class RefusedError(Exception):
-    """There is nothing to see there for this key; says why in a sentence."""
+    """The gateway refuses the view to this key. The text is the reason."""
 
 
 class UnreachableError(Exception):
-    """Nobody answers there, or not in time."""
+    """The gateway does not answer, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The connection is lost and will be made again."""
+    """Yielded when the connection is lost. The feed connects again."""
 
     reason: str
 
 
 class Feed:
-    """`async with Feed(url, key) as feed`."""
+    """The snapshots of one gateway, for use as `async with Feed(url, key) as feed:`."""
 
     def __init__(self, url: str, key: str) -> None:
         try:
             parsed = httpx.URL(url.rstrip("/"))
         except httpx.InvalidURL as error:
-            raise RefusedError(f"{url} is no URL: {error}") from error
+            raise RefusedError(f"{url} is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise RefusedError(f"{url} is no URL of a gateway (http://host:port)")
+            raise RefusedError(f"{url} is not the URL of a gateway (http://host:port)")
         self.url = str(parsed)
         self._client = httpx.AsyncClient(
             base_url=parsed,
             headers={"authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
-            trust_env=not _is_loopback(parsed.host),  # no proxy of the environment reaches this machine
+            trust_env=not _is_loopback(parsed.host),  # a proxy does not reach this machine
         )
 
     def __repr__(self) -> str:
@@ -73,14 +73,14 @@ class Feed:
         await self._client.aclose()
 
     async def once(self) -> Snapshot:
-        """Raises `RefusedError` and `UnreachableError`."""
+        """Return the first snapshot. Raises `RefusedError` and `UnreachableError`."""
         async with aclosing(self._from_gateway()) as snapshots:
             async for snapshot in snapshots:
                 return snapshot
         raise UnreachableError(f"{self.url} ended its answer before it said anything")
 
     async def live(self) -> AsyncGenerator[Snapshot | ConnectionLost, None]:
-        """Without end. Raises `RefusedError` at any time, `UnreachableError` before the first snapshot."""
+        """Yield snapshots for ever. Raises `RefusedError`, and `UnreachableError` before the first."""
         seen = False
         while True:
             try:
@@ -97,7 +97,7 @@ class Feed:
             await asyncio.sleep(PERIOD_S)
 
     async def _from_gateway(self) -> AsyncGenerator[Snapshot, None]:
-        """Until the connection is lost or ended."""
+        """Yield snapshots until the connection ends. Raises `RefusedError` and `UnreachableError`."""
         try:
             async with self._client.stream("GET", "/admin/events") as response:
                 if response.status_code == 200:
@@ -107,7 +107,7 @@ class Feed:
                 if response.status_code not in (404, _TOO_MANY):
                     self._refuse(response.status_code)
             while True:
-                yield of_poll(await self._asked("/admin/status"), await self._asked("/admin/requests"))
+                yield of_poll(await self._get("/admin/status"), await self._get("/admin/requests"))
                 await asyncio.sleep(PERIOD_S)
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
@@ -115,7 +115,7 @@ class Feed:
         except (orjson.JSONDecodeError, NotSlotgateError) as error:
             raise RefusedError(f"{self.url} does not answer as slotgate does") from error
 
-    async def _asked(self, path: str) -> dict[str, Any]:
+    async def _get(self, path: str) -> dict[str, Any]:
         answer = await self._client.get(path)
         if answer.status_code != 200:
             self._refuse(answer.status_code)
@@ -128,7 +128,7 @@ class Feed:
         if status in (401, 403):
             raise RefusedError(f"{self.url} does not know this operator key ({status})")
         if status == 404:
-            why = "no operator key is configured there, or it is no slotgate"
+            why = "no operator key is configured there, or it is not slotgate"
             raise RefusedError(f"{self.url} has no /admin (404): {why}")
         raise UnreachableError(f"{self.url} answered {status}")
 

@@ -1,6 +1,6 @@
-"""A snapshot as a page of text, for a width. Everything that has a colour has a sign or a word as well.
+"""Renders a snapshot as a page of text. Each colour goes with a character or a word of the same meaning.
 
-Narrow pages leave columns out, the least telling first, and never wrap. This module does no IO.
+Narrow pages leave out the least important columns first, and never wrap. This module does no IO.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ _CELL_STYLES = {
 _STATE_STYLES = {"ready": "green", "failed": "bold red", "stopped": "dim"}
 _OUTCOME_STYLES = {"ok": "green", "running": "bold green", "queued": "yellow", "error": "bold red"}
 _WIDE = 90
-"""Columns that a page needs to show ids, models and every figure."""
+"""The width from which a page shows ids, models and every figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
+    """The characters that stand for states and bars."""
+
     cells: dict[str, str]
     queue: str
     first: str
@@ -62,7 +64,7 @@ ASCII = Signs(
     bar="#",
     cut="~",
 )
-"""For terminals and files that take nothing else."""
+"""For terminals and files without Unicode."""
 
 
 def page(
@@ -74,7 +76,7 @@ def page(
     note: str = "",
     signs: Signs = UNICODE,
 ) -> RenderableType:
-    """With a `height` as many requests as there is room for, else twenty. `note` is about the connection."""
+    """Return the page, with the requests that fit into `height`, or twenty. `note` is on top of it."""
     busy = [tenant for tenant in snapshot.tenants if tenant.queued or tenant.leases]
     parts: list[RenderableType] = [
         _head(snapshot, title, width, note, signs),
@@ -145,7 +147,7 @@ def _cells(cells: Sequence[ShownSlot], signs: Signs) -> Text:
 
 
 def _in_words(backend: ShownBackend) -> Text:
-    """How many in which state; where it does not serve, why."""
+    """Return the number of slots in each state, and the reason if the backend does not serve."""
     counts = Counter(cell.state for cell in backend.cells)
     said = [f"{count} {state}" for state in _CELL_STYLES if (count := counts[state])]
     if counts["quarantined"]:
@@ -202,7 +204,7 @@ def _requests(requests: Sequence[ShownRequest], width: int, signs: Signs) -> Tab
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Where the time of a request went, as wide as there is room; the longest one shown fills it."""
+    """A bar of the phases of a request, scaled so that the longest request fills the column."""
 
     request: ShownRequest
     longest_ms: float
@@ -220,7 +222,7 @@ class Waterfall:
         return Measurement(min(4, options.max_width), options.max_width)
 
     def _ends(self) -> tuple[float, float, float]:
-        """Of the wait, of the time to the first token (which counts from the request), of all."""
+        """Return the ends of the wait, of the first token's time and of the request, from its start."""
         request = self.request
         total = request.total_ms
         queued = total if request.outcome == "queued" else min(request.queue_ms or 0.0, total)
@@ -245,7 +247,7 @@ def _column(
     max_width: int | None = None,
     ratio: int | None = None,
 ) -> None:
-    """One that never wraps. The sign with which rich shortens a text is not to be had in ASCII."""
+    """Add a column that never wraps. ASCII pages crop texts, because rich shortens them with `…`."""
     overflow: Literal["crop", "ellipsis"] = "crop" if signs is ASCII else "ellipsis"
     table.add_column(name, justify=justify, max_width=max_width, ratio=ratio, no_wrap=True, overflow=overflow)
 

@@ -1,8 +1,8 @@
-"""What is shown, as plain values: read off the documents of `/admin`, whichever the gateway serves.
+"""The values of the view, read from the documents of `/admin`.
 
-Texts come from another machine and go to a terminal: what cannot be printed is replaced. A member that is
-missing is nothing, so that an older or newer gateway can be looked at; only one that says nothing of backends
-and queue is no slotgate. This module does no IO.
+Texts come from another machine and go to a terminal, so unprintable characters are replaced. Missing members
+count as empty, so older and newer gateways can be shown. Only a document without backends and queue is
+refused. This module does no IO.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = [
 ]
 
 RECENT_S = 30.0
-"""Without live rates: tokens of requests that ended in this time."""
+"""The period of the token rate, if the gateway does not send live rates."""
 KEPT = 200
 _OVER_WORDS = frozenset({"running", "queued"})
 Document = Mapping[str, Any]
 
 
 class NotSlotgateError(Exception):
-    """The document is none of slotgate's."""
+    """The document does not come from slotgate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,15 @@ class ShownSlot:
     """One slot."""
 
     state: str
-    """idle, prefill, generating, working (which of the two is not known), quarantined or foreign."""
+    """idle, prefill, generating, working (prefill or generating), quarantined or foreign."""
     tenant: str = ""
     age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShownBackend:
+    """One backend with its slots."""
+
     name: str
     state: str
     reason: str
@@ -55,6 +57,8 @@ class ShownBackend:
 
 @dataclass(frozen=True, slots=True)
 class ShownTenant:
+    """One tenant with its load."""
+
     name: str
     leases: int
     queued: int
@@ -62,6 +66,8 @@ class ShownTenant:
 
 @dataclass(frozen=True, slots=True)
 class ShownRequest:
+    """A request that is queued, running or over."""
+
     id: str
     tenant: str
     model: str
@@ -74,7 +80,7 @@ class ShownRequest:
     total_ms: float
     tokens: int
     age_s: float
-    """Since it ended; 0 while it runs."""
+    """Seconds since the end of the request; 0 before its end."""
 
     @property
     def is_over(self) -> bool:
@@ -83,15 +89,17 @@ class ShownRequest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """The state of a gateway at one time."""
+
     backends: tuple[ShownBackend, ...]
     tenants: tuple[ShownTenant, ...]
     queued: int
     oldest_s: float
     requests: tuple[ShownRequest, ...]
-    """Those under way, then those that have ended, the latest first."""
+    """Requests under way, then ended requests, the latest first."""
     tokens_per_s: float
     rate_is_live: bool
-    """False: made from the requests that have ended lately."""
+    """False if the rate was computed from the requests that ended lately."""
     draining: bool = False
 
     @property
@@ -100,14 +108,14 @@ class Snapshot:
 
     @property
     def ttft_ms(self) -> float | None:
-        """The median of the requests shown that said when their first token came."""
+        """The median time to the first token of the ended requests, or None."""
         ended = [request for request in self.requests if request.is_over]
         times = [request.ttft_ms for request in ended if request.ttft_ms is not None]
         return median(times) if times else None
 
 
 def of_event(document: Document, earlier: Snapshot | None) -> Snapshot:
-    """Of a frame of `/admin/events`, which tells once of each that has ended; `earlier` has those before."""
+    """Read a frame of `/admin/events`. It has newly ended requests only; `earlier` has those before."""
     ended = [_request(facts) for facts in _list(document, "ended")]
     if earlier is not None and not document.get("full", True):
         ended += [request for request in earlier.requests if request.is_over]
@@ -117,7 +125,7 @@ def of_event(document: Document, earlier: Snapshot | None) -> Snapshot:
 
 
 def of_poll(status: Document, requests: Document) -> Snapshot:
-    """Of `/admin/status` and `/admin/requests`, asked one after the other."""
+    """Read the documents of `/admin/status` and `/admin/requests`."""
     shown = [_request(facts) for facts in _list(requests, "requests")]
     recent = [each.tokens for each in shown if each.is_over and each.age_s <= RECENT_S]
     return _snapshot(status, shown, sum(recent) / RECENT_S, rate_is_live=False)
@@ -125,7 +133,7 @@ def of_poll(status: Document, requests: Document) -> Snapshot:
 
 def _snapshot(status: Document, requests: list[ShownRequest], rate: float, *, rate_is_live: bool) -> Snapshot:
     if not isinstance(status.get("backends"), list) or not isinstance(status.get("queue"), dict):
-        raise NotSlotgateError("what answers there is no slotgate, or another version of it")
+        raise NotSlotgateError("the server is not slotgate, or another version of it")
     queue = status["queue"]
     tenants = [
         ShownTenant(_text(facts, "name"), int(_number(facts, "leases")), int(_number(facts, "queued")))
@@ -160,7 +168,7 @@ def _cell(facts: Document) -> ShownSlot:
 
 
 def _counted(slots: Document) -> Iterable[ShownSlot]:
-    """Where the gateway says how many are in which state, and not what each does."""
+    """Yield slots by the counts of each state, for gateways that do not list their slots."""
     for state, member in (
         ("working", "leased"),
         ("quarantined", "quarantined"),

@@ -1,4 +1,4 @@
-"""The terminal while it is watched: keys as they are pressed, and everything as it was when that is over."""
+"""Reads single key presses from a terminal, and restores the terminal's mode afterwards."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ __all__ = ["keys_pressed"]
 
 @contextmanager
 def keys_pressed(stream: TextIO, on_key: Callable[[str], None]) -> Iterator[None]:
-    """`on_key` hears each key, at once and without echo, from within the event loop. Nothing is heard of a
-    stream that is no terminal."""
+    """Call `on_key` in the event loop for each key. Nothing happens if the stream is not a terminal."""
     if not stream.isatty():
         yield
         return

@@ -1,7 +1,7 @@
-"""The view as a program: drawn anew with every snapshot, until a key, a signal or a refusal ends it.
+"""Runs the view: draws each snapshot until a key, a signal or a refusal ends it.
 
-`q` ends it, the space bar holds the picture still and lets it go on. Where the output is no terminal, one
-picture is printed and that is all.
+`q` ends the view, and the space bar pauses and continues it. If the output is not a terminal, one snapshot is
+printed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNREACHABLE = 1
 REFUSED = 2
 _REDRAWN_S = 1.0
 _QUIT = frozenset({"q", "Q", "\x03", "\x04", ""})
-"""Ctrl-C and Ctrl-D as well; the empty key is a terminal that is gone."""
+"""Keys that end the view: q, Ctrl-C and Ctrl-D. The empty key stands for a closed terminal."""
 
 
 def watch(url: str, key: str, *, once: bool) -> int:
-    """Until it is ended. Returns the exit code: 0, 1 if nobody answers, 2 if the gateway refuses."""
+    """Run the view. Return the exit code: 0, 1 if the gateway does not answer, 2 if it refuses."""
     console = Console(highlight=False)
     try:
         asyncio.run(_watch(url, key, console, once=once or not console.is_terminal))
@@ -51,7 +51,7 @@ async def _watch(url: str, key: str, console: Console, *, once: bool) -> None:
 
 async def _live(feed: Feed, console: Console) -> None:
     snapshots = feed.live()
-    first = await anext(snapshots)  # before the screen is taken: a refusal is read on it
+    first = await anext(snapshots)  # before the screen is taken, so that a refusal stays visible
     if isinstance(first, ConnectionLost):
         raise UnreachableError(first.reason)
     view = LiveView(feed.url, console, first)
@@ -81,7 +81,7 @@ async def _live(feed: Feed, console: Console) -> None:
 
 @dataclass(slots=True)
 class LiveView:
-    """What there is to draw, and what has happened since."""
+    """The snapshot to draw, and the state of the view."""
 
     title: str
     console: Console
@@ -109,14 +109,14 @@ class LiveView:
         self._news.set()
 
     async def changed(self) -> None:
-        """Something has, or the window may have another size."""
+        """Return at the next change, or after a while, because the window may have another size."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REDRAWN_S):
                 await self._news.wait()
         self._news.clear()
 
     def drawn(self, *, whole: bool = False) -> RenderableType:
-        """For the window as it is now; the `whole` picture is not cut to its height."""
+        """Return the page for the current size of the window. With `whole` it is not cut to its height."""
         held = "held still: the space bar goes on" if self.held else ""
         note = f"connection lost, trying again: {self.lost}" if self.lost else held
         unicode = (self.console.encoding or "").lower().startswith("utf")

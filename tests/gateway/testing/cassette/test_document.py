@@ -69,8 +69,8 @@ def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
     ("text", "said"),
     [
         (b"{", "Expecting"),
-        (b"[]", "no recording of this format"),
-        (b'{"cassette": 2}', "no recording of this format"),
+        (b"[]", "not a recording of this format"),
+        (b'{"cassette": 2}', "not a recording of this format"),
         (b'{"cassette": 1, "request": {"method": "GET", "target": "/"}}', "'response' is missing"),
         (written(exchange()).replace(b'"reads": []', b'"reads": 7'), "wrong type"),
         (written(exchange()).replace(b'"complete"', b'"done"'), "done"),
@@ -81,11 +81,11 @@ def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
         (written(exchange(head_ms="1")), "head_ms: a time is a number"),
         (written(exchange(end_ms=-1)), "end_ms: a time is a number"),
         (written(exchange(RecordedRead(float("inf"), b""))), "reads: a time is a number"),
-        (written(exchange(headers=(("x", 1),))), "no header"),
-        (written(exchange(headers=(("x", "a\r\ny: b"),))), "no header"),
-        (written(exchange(headers=(("x", "\u2603"),))), "no header"),
-        (written(exchange(headers=(("a b", ""),))), "no header"),
-        (written(exchange(headers=(("content-length", "-5"),))), "no content-length"),
+        (written(exchange(headers=(("x", 1),))), "not a header"),
+        (written(exchange(headers=(("x", "a\r\ny: b"),))), "not a header"),
+        (written(exchange(headers=(("x", "\u2603"),))), "not a header"),
+        (written(exchange(headers=(("a b", ""),))), "not a header"),
+        (written(exchange(headers=(("content-length", "-5"),))), "not a content-length"),
     ],
 )
 def test_what_is_no_recording_is_said_to_be_none(text: bytes, said: str) -> None:

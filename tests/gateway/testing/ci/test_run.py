@@ -72,7 +72,7 @@ def test_a_request_that_a_strict_script_does_not_know_fails_the_run(tmp_path: Pa
     script = tmp_path / "script.toml"
     script.write_text('[server]\nstrict = true\n[[reply]]\ncontains = "known"\ntext = "yes"\n')
     done = ci("--script", str(script), command="ask('fake')")
-    assert (done.returncode, "it was not told how to answer" in done.stderr) == (1, True)
+    assert (done.returncode, "no reply or recording matched" in done.stderr) == (1, True)
 
 
 def test_an_error_that_was_declared_fails_nothing() -> None:

@@ -68,7 +68,7 @@ def test_failures_and_what_was_unmatched_are_told_in_words() -> None:
     assert told == (
         "slotgate ci: 2 requests, 2 failed unexpectedly\n"
         "  /v1/chat/completions m: 502 upstream_broken\n"
-        "  /completion x: it was not told how to answer"
+        "  /completion x: no reply or recording matched"
     )
 
 
