@@ -344,7 +344,7 @@ async def test_both_commands_serve_until_they_are_stopped(tmp_path: Path) -> Non
     [
         (["replay", "FOLDER"], b"there are no recordings in"),
         (["replay", "FOLDER", "--speed", "fast"], b"neither recorded, max nor a number"),
-        (["record", "--upstream", "nowhere", "--to", "FOLDER"], b"is no URL of a server"),
+        (["record", "--upstream", "nowhere", "--to", "FOLDER"], b"is not the URL of a server"),
         (["record", "--upstream", "http://h", "--to", "FOLDER", "--api-key-env", "NOT_SET_X"], b"is not set"),
     ],
 )
