@@ -23,7 +23,7 @@ from time import perf_counter_ns
 import uvloop
 
 from bench.guard import events
-from bench.line import CHUNKED, Line
+from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 
 __all__ = ["main"]
 
@@ -51,21 +51,23 @@ async def _token_us(*, cold: bool) -> float:
     database.execute("CREATE TABLE t(a, b)")
     taken: deque[bytes] = deque(maxlen=1)
     async with AsyncExitStack() as stack:
-        lines = [await stack.enter_async_context(Line(taken=taken.append)) for _ in range(STREAMS)]
-        for line in lines:
-            line.read(CHUNKED)
+        streams = [
+            await stack.enter_async_context(InMemoryStream(taken=taken.append)) for _ in range(STREAMS)
+        ]
+        for stream in streams:
+            stream.read(CHUNKED)
             for read in reads[:SETTLED]:
-                line.read(read)
-                await line.settle()
+                stream.read(read)
+                await stream.settle()
         gc.collect()
         gc.freeze()
         took = []
         for number, read in enumerate(reads[SETTLED:]):
-            line = lines[number % STREAMS]
+            stream = streams[number % STREAMS]
             if cold:
                 _others_run(database)
             began = perf_counter_ns()
-            line.read(read)
+            stream.read(read)
             took.append(perf_counter_ns() - began)
     database.close()
     return statistics.median(took) / 1e3

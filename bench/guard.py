@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.instructions import counted
-from bench.line import CHUNKED, Line
+from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 
 __all__ = ["BASELINE", "EVENTS", "LIMIT", "Work", "count", "events"]
 
@@ -65,17 +65,17 @@ def events(number: int) -> Iterator[bytes]:
 async def count(number: int = EVENTS) -> tuple[Work, int]:
     """The work per event, and how many pieces were written to the client."""
     reads = [b"%x\r\n%b\r\n" % (len(read), read) for read in events(number)]
-    async with Line() as line:
-        line.read(CHUNKED)
+    async with InMemoryStream() as stream:
+        stream.read(CHUNKED)
         for read in reads[:_RARE]:  # the response begins, and the template is learnt
-            line.read(read)
-            await line.settle()
-        measured = -line.token_usage.deltas
+            stream.read(read)
+            await stream.settle()
+        measured = -stream.token_usage.deltas
         with counted() as counts:
             for read in reads[_RARE:]:
-                line.read(read)
-        measured += line.token_usage.deltas
-    return Work(counts["opcode"] / measured, counts["c_call"] / measured), line.client.pieces
+                stream.read(read)
+        measured += stream.token_usage.deltas
+    return Work(counts["opcode"] / measured, counts["c_call"] / measured), stream.client.pieces
 
 
 def main() -> int:

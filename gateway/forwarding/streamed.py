@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from starlette.types import Receive, Scope, Send
 
@@ -49,31 +49,17 @@ class StreamedAnswer:
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
         self._token_usage = generation.token_usage()
-        self._stalled = False
         self._out: Downstream | None = None
         self._frames: Frames | None = None
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
         """Why the request was ended; where a backend was asked already, there is no second attempt."""
-        self._on_first_event: Callable[[], None] = lambda: None
         self._relay: Relay | None = None
         self._lease: Lease | None = None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `GatewayError` while the status is free, `ClientGone` when the client left."""
-        streaming = self._settings.streaming
-        out = Downstream(
-            send,
-            self._loop,
-            headers=self._headers,
-            buffer_limit=streaming.stream_buffer_bytes,
-            budget=self._runtime.buffers,
-            tenant=self._context.tenant.name,
-            merge=streaming.merge == "backlog",
-            writer=scope.get("extensions", {}).get("slotgate.write"),
-        )
-        frames = Frames(self._generation.dialect(self._token_usage), out, self._token_usage, self._loop.time)
-        self._frames = frames
+        out: Downstream | None = None
         try:
             with (
                 self._runtime.in_flight.holding(
@@ -82,21 +68,24 @@ class StreamedAnswer:
                 until_client_gone(receive) as watch,
                 contextlib.suppress(ClientGone),
             ):
-                watch.on_stop = out.stop
-                out.on_cancel = lambda: self._stall(watch)
+                out = self._out = self._downstream(scope, send, watch)
+                frames = self._frames = Frames(
+                    self._generation.dialect(self._token_usage), out, self._token_usage, self._loop.time
+                )
                 watchdog = self._watchdog(out, frames, watch)
-                self._on_first_event = watchdog.begin
                 try:
-                    await self._run(out, frames)
+                    await self._run(out, frames, watchdog)
                 finally:
                     watchdog.close()
-            if self._stalled and not watch.gone:
+            if watch.stalled and not watch.gone:
                 await self._cut(scope, receive)
-            if (watch.gone or self._stalled) and not out.complete:
+            if (watch.gone or watch.stalled) and not (out is not None and out.complete):
                 raise ClientGone
         finally:
-            out.discard()
-            self._context.first_output_at = frames.first_output_at
+            if out is not None:
+                out.discard()
+            if self._frames is not None:
+                self._context.first_output_at = self._frames.first_output_at
             self._generation.book(self._token_usage, self._lease)
 
     def cancel(self, error: GatewayError) -> None:
@@ -115,10 +104,24 @@ class StreamedAnswer:
 
     # -- the request's course
 
-    async def _run(self, out: Downstream, frames: Frames) -> None:
+    def _downstream(self, scope: Scope, send: Send, client: ClientWatch) -> Downstream:
+        streaming = self._settings.streaming
+        return Downstream(
+            send,
+            self._loop,
+            client,
+            headers=_headers,
+            buffer_limit=streaming.stream_buffer_bytes,
+            budget=self._runtime.buffers,
+            tenant=self._context.tenant.name,
+            merge=streaming.merge == "backlog",
+            writer=scope.get("extensions", {}).get("slotgate.write"),
+        )
+
+    async def _run(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
         """All the way to the end of the body, if the client stays."""
         try:
-            await self._generate(out, frames)
+            await self._generate(out, frames, watchdog)
         except ClientGone:
             raise
         except Exception as error:
@@ -130,12 +133,12 @@ class StreamedAnswer:
             await out.pump(lambda: True)
         await out.end()
 
-    async def _generate(self, out: Downstream, frames: Frames) -> None:
+    async def _generate(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
             lease = self._lease = await self._admitted(out)
             try:
-                relay = await self._relayed(lease, out, frames)
+                relay = await self._relayed(lease, out, frames, watchdog)
             finally:
                 lease.release(Outcome.UNUSED)
             if relay.error is None:
@@ -149,7 +152,6 @@ class StreamedAnswer:
             raise self._cut_error
         context, demand = self._context, self._generation.demand
         context.queued_at = context.queued_at or self._loop.time()
-        self._out = out
         self._relay = None  # of an attempt before this one
         ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
         with owned(ticket, self._runtime.scheduler), self._place_told(ticket, out):
@@ -189,7 +191,7 @@ class StreamedAnswer:
             if timer is not None:
                 timer.cancel()
 
-    async def _relayed(self, lease: Lease, out: Downstream, frames: Frames) -> Relay:
+    async def _relayed(self, lease: Lease, out: Downstream, frames: Frames, watchdog: Deadlines) -> Relay:
         """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
         backend = self._fleet.backend_of(lease.pool_name)
         self._fleet.affinity.note(lease.pool_name, self._generation.prefix, lease.slots)
@@ -204,14 +206,14 @@ class StreamedAnswer:
             scrub=backend.scrubber(generation.identity.model),
             loop=self._loop,
             on_answer=backend.answered,
-            on_first_event=self._on_first_event,
+            on_first_event=watchdog.begin,
         )
         request = backend.outgoing(
             generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
         )
         try:
             relay.start(backend.transport, request)
-            await out.pump(lambda: relay.over)
+            await out.pump(lambda: relay.over, source=relay)
         finally:
             relay.close()
         if relay.error is not None and relay.error.code == NO_EVENT:
@@ -244,18 +246,13 @@ class StreamedAnswer:
 
         def expired(limit: str) -> None:
             if limit == "client_stall":
-                self._stall(watch)
+                watch.stall()
             elif self._relay is not None:
                 self._relay.fail(upstream_timeout(limit))
 
         return Deadlines(
             self._loop, limits, lambda: self._times(out), on_keepalive=keepalive, on_expired=expired
         )
-
-    def _stall(self, watch: ClientWatch) -> None:
-        """The client does not read, and others need what it holds."""
-        self._stalled = True
-        watch.stop()
 
     def _times(self, out: Downstream) -> StreamTimes:
         if self._relay is not None:
@@ -267,5 +264,6 @@ class StreamedAnswer:
         self._context.outcome = "client_stalled"
         await abort_connection(scope, receive)
 
-    def _headers(self) -> Headers:
-        return list(_STREAM_HEADERS)
+
+def _headers() -> Headers:
+    return list(_STREAM_HEADERS)

@@ -10,7 +10,7 @@ teardown can hang on it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -23,19 +23,32 @@ ABORT_WAIT_S = 1.0
 
 
 class ClientWatch:
-    """Knows whether the client is still there, and ends the work."""
+    """Knows whether the client is still there, and ends the work.
+
+    A task that is woken again and again is never found waiting, so the cancellation does not reach it. Such a
+    task has to look at `stopped` itself.
+    """
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self.gone = False
-        self.on_stop: Callable[[], None] = lambda: None
-        """Called when the work has to end. Cancelling does not reach a task that never waits: it has to look
-        for itself."""
+        """True once the client has left."""
+        self.stalled = False
+        """True once the request was given up because the client does not read."""
         self._scope = scope
 
+    @property
+    def stopped(self) -> bool:
+        """True once the work has to end."""
+        return self._scope.cancel_called
+
     def stop(self) -> None:
-        """End the work. The client may still be there."""
-        self.on_stop()
+        """End the work, although the client may still be connected."""
         self._scope.cancel()
+
+    def stall(self) -> None:
+        """End the work because the client does not read, and others need the memory that it holds."""
+        self.stalled = True
+        self.stop()
 
     async def watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,13 +1,13 @@
-"""A timer of an event loop that can be moved, and knows the moment it is set for.
+"""A timer of an event loop that can be moved, and that knows the time it is set for.
 
-The handle that a loop returns is not asked for it. For a moment that is less than half a millisecond away
-uvloop makes a `call_soon` of a `call_later`, and its handle cannot say; only the standard library's always
-can.
+The handle that a loop returns is not asked for that time. If it is less than half a millisecond away, uvloop
+turns a `call_later` into a `call_soon`, and the handle has no time.
 
-An alarm that is late by more than `LATE_S` rings `READ_S` later still: the loop stood still (a long callback,
-a process that was stopped), and what has come in the meantime is read first. It may be just what was missed.
-uvloop would ring before it looks at its sockets again, and so does any loop behind a stop. Limits of streams
-go by alarms; `asyncio.timeout`, by which those of whole answers go, knows nothing of this.
+An alarm that is late by more than `LATE_S` waits for another `READ_S`. It is late because the event loop
+stood still (a long callback, or a process that was stopped), so the sockets must be read first: the missing
+bytes may have arrived. Without the wait, the alarm would ring before the loop looks at its sockets. The
+limits of streams use alarms. The limits of whole answers use `asyncio.timeout`, which does not wait in this
+way.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ __all__ = ["LATE_S", "READ_S", "Alarm"]
 
 LATE_S = 0.005
 READ_S = 0.001
-"""Behind one look at the sockets at least; anything less is no timer for uvloop, and comes before it."""
+"""Long enough for the loop to read its sockets once. uvloop would run a shorter timer before that."""
 
 
 class Alarm:
-    """Calls `ring` once at the moment it is set for. After `close()` it cannot be set any more."""
+    """Calls `ring` once, at the time that it is set for. After `close()` it cannot be set any more."""
 
-    __slots__ = ("_closed", "_handle", "_loop", "_ring", "at")
+    __slots__ = ("_handle", "_loop", "_ring", "at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
-        self._ring = ring
+        self._ring: Callable[[], None] | None = ring
+        """None once closed: an alarm and its owner hold each other only while the alarm can ring."""
         self._handle: asyncio.Handle | None = None
-        self._closed = False
         self.at: float | None = None
-        """On the loop's clock; None: not set, or it has rung."""
+        """The time on the loop's clock; None if it is not set or has rung."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "unset" if self.at is None else f"at {self.at}"
+        state = "closed" if self._ring is None else "unset" if self.at is None else f"at {self.at}"
         return f"<Alarm {state}>"
 
     def set(self, at: float) -> None:
-        """For this moment, whatever it was set for."""
+        """Ring at this time, and not at the time it was set for before."""
         self._unset()
-        if not self._closed:
+        if self._ring is not None:
             self.at = at
             self._handle = self._loop.call_at(at, self._fire)
 
     def set_no_later(self, at: float) -> None:
-        """As `set`, unless it rings before that anyway."""
+        """Ring at this time, unless it is set for an earlier one."""
         if self.at is None or self.at > at:
             self.set(at)
 
     def close(self) -> None:
-        self._closed = True
+        self._ring = None
         self._unset()
 
     def _unset(self) -> None:
@@ -68,4 +68,5 @@ class Alarm:
 
     def _ring_now(self) -> None:
         self._handle = self.at = None
-        self._ring()
+        if self._ring is not None:
+            self._ring()

@@ -1,73 +1,66 @@
 """The memory that all slow readers together may hold.
 
-Every stream is sure of `GUARANTEED_BYTES`. What it holds beyond that is drawn from one budget. When the
-budget is spent, somebody has to go: of the tenant that holds most, the stalled stream that holds most. A
-stream that reads is never cut for the sake of one that does not.
+Every stream may hold `GUARANTEED_BYTES`. Anything beyond that is drawn from one budget. When the budget is
+spent, one stream is cancelled: among the stalled streams, it is one of the tenant that holds most, and of
+that tenant's the largest. A stream whose client reads is never cancelled for one whose client does not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["GUARANTEED_BYTES", "BufferBudget", "BufferShare"]
+__all__ = ["GUARANTEED_BYTES", "BufferBudget", "BufferedStream"]
 
 GUARANTEED_BYTES = 64 * 1024
 
 
-class BufferShare:
-    """What one stream holds. `stalled` and `cut` are its owner's."""
-
-    __slots__ = ("bytes", "cut", "stalled", "tenant")
-
-    def __init__(self, tenant: str, *, stalled: Callable[[], bool], cut: Callable[[], None]) -> None:
-        self.tenant = tenant
-        self.bytes = 0
-        self.stalled = stalled
-        self.cut = cut
+class BufferedStream(Protocol):
+    tenant: str
 
     @property
-    def drawn(self) -> int:
-        return max(0, self.bytes - GUARANTEED_BYTES)
+    def stalled(self) -> bool:
+        """True while the client does not take what is sent."""
+
+    def cancel(self) -> None:
+        """End the stream, because all streams together hold too much."""
 
 
 class BufferBudget:
-    """Streams report sizes above their guarantee only, so a stream that keeps up costs nothing here."""
+    """Streams report only sizes above their guarantee, so a stream that keeps up costs nothing here."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.drawn = 0
-        self.cuts = 0
-        self._holdings: dict[BufferShare, None] = {}
+        """The sum of what the streams hold beyond their guarantees."""
+        self._held: dict[BufferedStream, int] = {}
+        """Stream -> the bytes that it holds, for streams above their guarantee."""
 
     def __repr__(self) -> str:
-        return f"<BufferBudget {self.drawn}/{self.total_bytes} drawn by {len(self._holdings)} streams>"
+        return f"<BufferBudget {self.drawn}/{self.total_bytes} drawn by {len(self._held)} streams>"
 
-    def hold(self, holding: BufferShare, size: int) -> None:
-        """The stream holds `size` bytes now. May cut a stream, this one included."""
-        before = holding.drawn
-        holding.bytes = size
-        self.drawn += holding.drawn - before
-        if holding.drawn:
-            self._holdings[holding] = None
+    def hold(self, stream: BufferedStream, size: int) -> None:
+        """Note that the stream holds `size` bytes now. May cancel a stream, this one included."""
+        before = self._held.get(stream, GUARANTEED_BYTES)
+        if size > GUARANTEED_BYTES:
+            self._held[stream] = size
         else:
-            self._holdings.pop(holding, None)
-        if self.drawn > self.total_bytes and holding.drawn > before:
-            self._cut_one()
+            self._held.pop(stream, None)
+            size = GUARANTEED_BYTES
+        self.drawn += size - before
+        if self.drawn > self.total_bytes and size > before:
+            self._cancel_one()
 
-    def release(self, holding: BufferShare) -> None:
-        """The stream is over."""
-        self.drawn -= holding.drawn
-        holding.bytes = 0
-        self._holdings.pop(holding, None)
+    def release(self, stream: BufferedStream) -> None:
+        """Note that the stream holds nothing any more."""
+        self.hold(stream, 0)
 
-    def _cut_one(self) -> None:
+    def _cancel_one(self) -> None:
         by_tenant: Counter[str] = Counter()
-        for holding in self._holdings:
-            by_tenant[holding.tenant] += holding.bytes
-        stalled = [holding for holding in self._holdings if holding.stalled()]
+        for stream, size in self._held.items():
+            by_tenant[stream.tenant] += size
+        stalled = [stream for stream in self._held if stream.stalled]
         if stalled:
-            victim = max(stalled, key=lambda holding: (by_tenant[holding.tenant], holding.bytes))
-            self.cuts += 1
+            victim = max(stalled, key=lambda stream: (by_tenant[stream.tenant], self._held[stream]))
             self.release(victim)
-            victim.cut()
+            victim.cancel()

@@ -1,22 +1,22 @@
 """The deadlines and keep-alives of one streaming request: one timer, times compared when it fires.
 
-Nothing is armed or cancelled per frame, nor when a phase begins. The timer is set to the earliest moment at
-which something could be due, judging by the times known now: what has not begun could begin at once. When it
-fires and the times have moved on, it is set again.
+Nothing is armed or cancelled for a frame, nor when a phase begins. The timer is set to the earliest time at
+which something could be due, as far as is known now: a phase that has not begun could begin at once. When the
+timer fires and the times have moved on, it is set again.
 
-    keep-alive   nothing heard by the client for `keepalive_interval_s`, in every phase
-    first byte   no first event `first_byte_s` after the upstream was asked
-    idle         no further event for `idle_s`, while the upstream was not stopped
-    total        `total_s` since the upstream was asked
-    stall        one `send` under way for `client_stall_timeout_s`, or a full buffer that has stopped the
-                 upstream for that long in all
+    keep-alive   the client was sent nothing for `keepalive_interval_s`, in any phase
+    first byte   there was no first event `first_byte_s` after the upstream was asked
+    idle         there was no further event for `idle_s`, while the upstream was not paused
+    total        `total_s` have passed since the upstream was asked
+    stall        one `send` has been under way for `client_stall_timeout_s`, or the full buffer has paused the
+                 upstream for that long in total
 
-Proof of life that is no event (headers, comments) counts for none of them.
+Headers and comments are no events: they count for none of these.
 
-A token that takes the fast path is counted and not timed: asking for the time would be a seventh of what
-it costs here. So while tokens pass the count is looked at, `LOOKS` times within the shortest silence that
-matters, and the last one is known to have come between two looks. A keep-alive takes the earlier one, so that
-it is never late; a cut takes the later one, so that it is never early.
+A token on the fast path is counted and not timed, because reading the clock would take a seventh of its cost.
+While tokens pass, the count is compared `LOOKS` times within the shortest silence that matters. So the last
+token is known to have come between two looks. The keep-alive assumes the earlier look, so that it is never
+late. The idle limit assumes the later look, so that it never fires early.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StreamLimits:
 
     @property
     def shortest_s(self) -> float:
-        """Before that nothing can be due."""
+        """The shortest limit. Nothing can be due before that."""
         return min(
             self.keepalive_interval_s,
             self.first_byte_s,
@@ -54,24 +54,24 @@ class StreamLimits:
 
 @dataclass(slots=True)
 class StreamTimes:
-    """What the watchdog compares; None: not (yet) so."""
+    """The times that are compared with the limits. None means that something is not (yet) the case."""
 
     began_at: float
     asked_at: float | None = None
-    """The upstream was sent the request and its answer has not ended."""
+    """The time at which the upstream was sent the request, while its answer has not ended."""
     last_event_at: float | None = None
     untimed: int = 0
-    """Events so far that passed without a look at the clock; `last_event_at` does not know of them."""
+    """The number of events so far that were not timed. `last_event_at` does not include them."""
     sending_since: float | None = None
-    stopped_since: float | None = None
-    stopped_s: float = 0.0
-    """How long the upstream has been stopped before `stopped_since`."""
+    paused_since: float | None = None
+    paused_s: float = 0.0
+    """Seconds for which the upstream was paused in total, before `paused_since`."""
     resumed_at: float | None = None
-    """When it was last let go again."""
+    """The time at which the upstream was last resumed."""
 
 
 class Deadlines:
-    """`on_expired` is called with the name of a limit, once for each. All ends with `close()`."""
+    """Calls `on_expired` with the name of each limit that expires, once for each, until `close()`."""
 
     def __init__(
         self,
@@ -94,32 +94,32 @@ class Deadlines:
         self._looked_at = now
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
-        """Between these two hooks the last event came that was not timed."""
+        """The two looks between which the last event came that was not timed."""
         self._alarm = Alarm(loop, self._fire)
         self._alarm.set(now + limits.shortest_s)
 
     def begin(self) -> None:
-        """The first event has come: what follows may be counted only."""
+        """Note the first event. Events after it may not be timed, so their count has to be looked at."""
         self._alarm.set_no_later(self._loop.time() + self._look_s)
 
     def close(self) -> None:
         self._alarm.close()
 
     def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
-        """When each limit is due, if what has not begun begins now."""
+        """Return the time at which each limit is due, if the phases that have not begun begin now."""
         limits = self._limits
         stall = limits.client_stall_timeout_s
         asked_at = now if times.asked_at is None else times.asked_at
         due = {
             "client_stall": min(
                 (now if times.sending_since is None else times.sending_since) + stall,
-                (now if times.stopped_since is None else times.stopped_since) + stall - times.stopped_s,
+                (now if times.paused_since is None else times.paused_since) + stall - times.paused_s,
             ),
             "total_timeout": asked_at + limits.total_s,
         }
         if times.last_event_at is None:
             due["first_byte_timeout"] = asked_at + limits.first_byte_s
-        if times.last_event_at is None or times.asked_at is None or times.stopped_since is not None:
+        if times.last_event_at is None or times.asked_at is None or times.paused_since is not None:
             due["idle_timeout"] = now + limits.idle_s
         else:
             heard_at = max(times.last_event_at, self._untimed_before)
@@ -132,6 +132,7 @@ class Deadlines:
         return heard_at + self._limits.keepalive_interval_s
 
     def _look(self, now: float) -> StreamTimes:
+        """Read the times, and note whether an event has passed untimed since the last look."""
         times = self._times()
         if times.untimed != self._untimed:
             self._untimed = times.untimed

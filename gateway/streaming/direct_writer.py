@@ -1,4 +1,4 @@
-"""What the fast path and the downstream buffer need of the server's chunk writer.
+"""The part of the server's chunk writer that a stream uses.
 
 `gateway/server/chunk_writer.py` implements it. Declaring it here keeps streaming free of the server.
 """
@@ -15,6 +15,11 @@ class DirectWriter(Protocol):
     now: Callable[[bytes], None] | None
     """Writes one chunk, size line included. None while a direct write could overtake other bytes."""
 
-    def piece(self, piece: bytes) -> bool: ...
-    def open(self) -> None: ...
-    def shut(self) -> None: ...
+    def piece(self, piece: bytes) -> bool:
+        """Write a piece of the body at once and return True, or return False if only `send` can."""
+
+    def open(self) -> None:
+        """Allow direct writes: everything that was put before has been sent."""
+
+    def shut(self) -> None:
+        """Forbid direct writes."""

@@ -1,16 +1,20 @@
 """The client's side of a streaming response: a bounded buffer of whole frames, and the one task that sends.
 
-Frames are put from callbacks, as the upstream makes them, and never wait for the client. The request's own
-task sits in `pump`, which sends what is there and sleeps until there is more. While it sleeps, `hand_over`
-sends from within the callback itself: it takes the one step of `send` that writes to the socket, and only if
-that step would wait (the client is slow) does the task wake and wait in its place. So a token costs no
-switch between tasks. Where the server offers a plain write (`slotgate.write`), that is the step.
+Frames are put from callbacks, as the upstream makes them; putting never waits for the client. The request's
+own task runs `pump`, which sends the waiting frames and then sleeps. While it sleeps, `hand_over` sends from
+within the callback that put the frames: it runs the one step of `send` that writes to the socket. Only if
+that step would wait, because the client is slow, is the task woken to wait in its place. So a token costs no
+switch between tasks. If the server offers a direct write (`slotgate.write`), that replaces the step.
 
-While one `send` has not returned the client is behind: plain text deltas of one template are then merged
-into one frame, and when `buffer_limit` bytes are unread the upstream is told to pause.
+While a `send` has not returned, the client is behind. Plain text deltas of the same template are then merged
+into one frame, and the source is paused when more than `buffer_limit` bytes are unread.
 
-The response is committed (status 200, event stream) by the first thing put; until then any status is free.
-Nothing on the path of a frame awaits anything but `send`.
+    OPEN --something put--> COMMITTED --last frame put--> CLOSING --end of the body sent--> COMPLETE
+                               ^                             |
+                               '--- send of the last frame failed
+
+Until something is put, the response may still get any status; then it is a 200 and an event stream. On the
+path of a frame, nothing but `send` is awaited.
 """
 
 from __future__ import annotations
@@ -18,25 +22,53 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from enum import Enum
+from typing import Any, Protocol, cast
 
 from starlette.types import Send
 
 from slotgate.gateway.http.eager import Continued
 from slotgate.gateway.http.errors import ClientGone
 from slotgate.gateway.http.headers import Headers
-from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget, BufferShare
+from slotgate.gateway.streaming.buffer_budget import GUARANTEED_BYTES, BufferBudget
 from slotgate.gateway.streaming.direct_writer import DirectWriter
 from slotgate.gateway.streaming.template import Template
 
-__all__ = ["Downstream"]
+__all__ = ["Downstream", "DownstreamPhase", "StreamClient", "StreamSource"]
 
 _MAX_SEND_BYTES = 64 * 1024
+"""The size up to which waiting frames are joined for one `send`, so that it does not flood the transport."""
 _MAX_MERGED_BYTES = 16 * 1024
-"""Clients read lines: a merged frame stays of a size that any of them takes."""
-
-
+"""The text of a merged frame is limited, because clients read whole lines into memory."""
 Sending = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+
+
+class DownstreamPhase(Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    CLOSING = "closing"
+    COMPLETE = "complete"
+
+
+class StreamClient(Protocol):
+    """The client of the request; a `ClientWatch` is one."""
+
+    @property
+    def stopped(self) -> bool:
+        """True once nothing more is to be sent."""
+
+    def stall(self) -> None:
+        """End the request, because its client does not read."""
+
+
+class StreamSource(Protocol):
+    """The origin of the frames, which can be told to wait."""
+
+    def pause(self) -> None:
+        """Stop reading: the buffer is full."""
+
+    def resume(self) -> None:
+        """Read again: at least half of the buffer is free."""
 
 
 class Downstream:
@@ -44,6 +76,7 @@ class Downstream:
         self,
         send: Send,
         loop: asyncio.AbstractEventLoop,
+        client: StreamClient,
         *,
         headers: Callable[[], Headers],
         buffer_limit: int,
@@ -52,132 +85,178 @@ class Downstream:
         merge: bool,
         writer: DirectWriter | None = None,
     ) -> None:
-        """`writer`, where the server has it, writes without a detour. It is open while all that was put has
-        been sent: whoever then writes for himself overtakes nothing."""
+        """`writer` is given if the server offers direct writes. It is open only while this buffer is empty,
+        so that a direct write cannot reorder frames."""
+        # The response.
+        self.phase = DownstreamPhase.OPEN
+        self.tenant = tenant
         self.writer = writer
+        self._client = client
+        self._headers: Callable[[], Headers] | None = headers
+        """Makes the headers; None once they have been sent."""
+
+        # The buffer.
         self.unread = 0
         """Bytes put and not yet handed to `send`."""
-        self.committed = False
-        self.closing = False
-        """Whether the last frame has been put."""
-        self.complete = False
-        """Whether the end of the body has been handed to `send`."""
-        self.sending_since: float | None = None
-        """When the `send` under way began; None while none is."""
-        self.on_cancel: Callable[[], None] = _nothing
-        """All streams together hold too much, and this one has to go."""
-        self.holding = BufferShare(tenant, stalled=lambda: self.sending_since is not None, cut=self._was_cut)
-        self.on_full: Callable[[], None] = _nothing
-        self.on_room: Callable[[], None] = _nothing
-        self._send: Sending = cast("Sending", send)
-        self._loop = loop
-        self._headers: Callable[[], Headers] | None = headers
         self._limit = buffer_limit
         self._budget = budget
-        self._merge = merge
         self._frames: deque[bytes] = deque()
-        self._run: Template | None = None
-        self._run_text = bytearray()
-        self._full = False
-        self._stopped = False
-        self._failure: Exception | None = None
+        self._merge = merge
+        self._merged_template: Template | None = None
+        """The template of the last frame in the buffer, while deltas may still be merged into it."""
+        self._merged_text = bytearray()
+        self._source: StreamSource | None = None
+        """Set while `pump` runs for it."""
+        self._source_paused = False
+
+        # The task that sends.
+        self.sending_since: float | None = None
+        """The time at which the `send` that is under way began."""
+        self._send: Sending = cast("Sending", send)
+        self._loop = loop
         self._blocked: Continued[None] | None = None
+        """A `send` that a callback began and that has to wait."""
         self._waiter: asyncio.Future[None] | None = None
+        """Set while the task sleeps."""
+        self._failure: Exception | None = None
+        """An error of a callback, which `pump` is going to raise."""
 
     def __repr__(self) -> str:
-        state = "complete" if self.complete else "committed" if self.committed else "open"
-        return f"<Downstream {state} {self.unread} bytes unread>"
+        return f"<Downstream {self.phase.value} {self.unread} bytes unread>"
 
-    # -- from callbacks
+    @property
+    def committed(self) -> bool:
+        """True once the status can no longer be chosen."""
+        return self.phase is not DownstreamPhase.OPEN
+
+    @property
+    def closing(self) -> bool:
+        """True once the last frame has been put."""
+        return self.phase in (DownstreamPhase.CLOSING, DownstreamPhase.COMPLETE)
+
+    @property
+    def complete(self) -> bool:
+        """True once the end of the body has been handed to `send`."""
+        return self.phase is DownstreamPhase.COMPLETE
+
+    @property
+    def stalled(self) -> bool:
+        """True while the client does not take what is sent."""
+        return self.sending_since is not None
+
+    # -- called from callbacks
 
     def put(self, frame: bytes) -> None:
-        """One or more whole frames."""
-        if self._run is not None:
-            self._close_run()
+        """Add one or more whole frames."""
+        if self._merged_template is not None:
+            self._close_merged()
         self._frames.append(frame)
         self._grew(len(frame))
 
     def delta(self, template: Template, text: bytes) -> None:
-        """One plain text delta. Merged with the one before if that waits and is of the same template."""
+        """Add one plain text delta. It is merged into the last frame if that waits and has the same
+        template."""
         if self.sending_since is None or not self._merge:
             self.put(template.frame(text))
             return
-        if template is not self._run or len(self._run_text) > _MAX_MERGED_BYTES:
-            self._close_run()
-            self._run = template
+        if template is not self._merged_template or len(self._merged_text) > _MAX_MERGED_BYTES:
+            self._close_merged()
+            self._merged_template = template
             self.unread += len(template.prefix) + len(template.suffix)
-        self._run_text += text
+        self._merged_text += text
         self._grew(len(text))
 
     def close(self, last: bytes = b"") -> None:
-        """Nothing more will be put after this frame. The first end counts, unless `send` failed with it."""
+        """Add the last frame. A second call adds nothing, unless sending the first one's frame failed."""
         if last and not self.closing:
             self.put(last)
-        self.closing = True
+        if self.phase is DownstreamPhase.COMMITTED:
+            self.phase = DownstreamPhase.CLOSING
         self._shut()
         self.wake()
 
+    def cancel(self) -> None:
+        """End the stream, because all streams together hold too much and its client does not read."""
+        self._client.stall()
+
     def discard(self) -> None:
-        """Forget what is unread; the backstop of the budget."""
-        self._budget.release(self.holding)
+        """Forget unread frames, and give their memory back to the budget."""
+        self._budget.release(self)
         self._frames.clear()
-        self._run = None
-        self._run_text.clear()
+        self._merged_template = None
+        self._merged_text.clear()
         self.unread = 0
 
     def hand_over(self) -> None:
-        """Send what was put, now, if the request's task sleeps; else the task will, and whatever is left.
+        """Send the frames now if the request's task sleeps; otherwise the task sends them.
 
-        A step of `send` runs outside any task here. It may do what a socket write needs, and no more. It is
-        not the last one: whoever ends the body wakes the task.
+        The step of `send` runs outside any task here, so it may only do what a socket write needs. It is
+        never the last step of the body: the end of the body is left to the task.
         """
         waiter = self._waiter
         if not self.unread or waiter is None or waiter.done():
             return
         body = self._take()
-        if self._headers is None and self.writer is not None and self.writer.piece(body):
+        writer = self.writer
+        if self._headers is None and writer is not None and writer.piece(body):
             self._delivered(more=True)
         else:
             self._step(self._deliver(body, more=True))
         if self.unread or self._blocked is not None:
             self.wake()
 
-    def stop(self) -> None:
-        """Nobody reads any more: `pump` ends with `ClientGone`."""
-        self._stopped = True
-        self._shut()
-        self.wake()
-
     def fail(self, error: Exception) -> None:
-        """A callback failed, and nobody called it who could be told: `pump` raises its error."""
+        """Make `pump` raise this error. A callback uses it for its own failure, since it has no caller to
+        tell."""
         self._failure = self._failure or error
         self._shut()
         self.wake()
 
     def wake(self) -> None:
-        """Something changed that `pump`'s caller may be waiting for."""
+        """Make `pump` look again at what its caller waits for."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # -- from the request's task
+    # -- called from the request's task
 
-    async def pump(self, over: Callable[[], bool]) -> None:
-        """Send what is put, as it is put, until `over()` and nothing is left to send.
+    async def pump(self, over: Callable[[], bool], source: StreamSource | None = None) -> None:
+        """Send frames as they are put, until `over()` is true and nothing is left to send.
 
-        Raises `ClientGone` once it was told to stop, and what a callback failed with.
+        `source` is paused while the buffer is full. Raises `ClientGone` once the client has stopped the
+        request, and the error of a callback that failed.
         """
+        self._source = source
+        try:
+            await self._pump(over)
+        except BaseException:
+            self._shut()
+            raise
+        finally:
+            self._source = None
+            self._source_paused = False
+
+    async def end(self) -> None:
+        """Send the end of the body, if a response was begun and not yet ended."""
+        if self.committed and not self.complete:
+            self._shut()
+            await self._deliver(b"", more=False)
+
+    # -- mechanism
+
+    async def _pump(self, over: Callable[[], bool]) -> None:
+        client = self._client
         while True:
             try:
                 if self._blocked is not None:
                     blocked, self._blocked = self._blocked, None
                     await blocked
-                while self.unread and not self._stopped:
+                while self.unread and not client.stopped:
                     await self._flush()
             except Exception:
                 self._reopen()
                 raise
-            if self._stopped:
+            if client.stopped:
                 raise ClientGone
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -190,48 +269,39 @@ class Downstream:
             finally:
                 self._waiter = None
 
-    async def end(self) -> None:
-        """The end of the body, if a response was begun and not yet ended."""
-        if self.committed and not self.complete:
-            self._shut()
-            await self._deliver(b"", more=False)
-
-    # -- mechanism
-
     def _grew(self, size: int) -> None:
-        self.committed = True
+        if self.phase is DownstreamPhase.OPEN:
+            self.phase = DownstreamPhase.COMMITTED
         self._shut()
         self.unread += size
         if self.unread > GUARANTEED_BYTES:
-            self._budget.hold(self.holding, self.unread)
-        if self.unread > self._limit and not self._full:
-            self._full = True
-            self.on_full()
+            self._budget.hold(self, self.unread)
+        if self.unread > self._limit and self._source is not None and not self._source_paused:
+            self._source_paused = True
+            self._source.pause()
 
     def _shut(self) -> None:
         if self.writer is not None:
             self.writer.shut()
 
     def _reopen(self) -> None:
-        """Sending failed: another end has to be put, and of the one before nothing may be sent."""
-        if self.closing:
-            self.closing = False
+        """Sending failed. Drop a last frame that was not sent, because the error needs a last frame of its
+        own."""
+        if self.phase is DownstreamPhase.CLOSING:
+            self.phase = DownstreamPhase.COMMITTED
             self.discard()
 
-    def _was_cut(self) -> None:
-        self.on_cancel()
-
-    def _close_run(self) -> None:
-        run = self._run
-        if run is not None:
-            self._frames.append(run.frame(bytes(self._run_text)))
-            self._run_text.clear()
-            self._run = None
+    def _close_merged(self) -> None:
+        template = self._merged_template
+        if template is not None:
+            self._frames.append(template.frame(bytes(self._merged_text)))
+            self._merged_text.clear()
+            self._merged_template = None
 
     def _take(self) -> bytes:
-        """The next frames, whole, up to a size that does not flood the transport."""
-        if self._run is not None:
-            self._close_run()
+        """Remove the next frames, and return as many as one `send` should get."""
+        if self._merged_template is not None:
+            self._close_merged()
         frames = self._frames
         body = frames.popleft()
         if frames:
@@ -240,17 +310,18 @@ class Downstream:
                 size += len(frames[0])
                 taken.append(frames.popleft())
             body = b"".join(taken)
-        if self.holding.bytes:
-            self._budget.hold(self.holding, self.unread - len(body))
-        self.unread -= len(body)
+        left = self.unread - len(body)
+        if self.unread > GUARANTEED_BYTES:
+            self._budget.hold(self, left)
+        self.unread = left
         return body
 
     async def _flush(self) -> None:
         body = self._take()
-        await self._deliver(body, more=not self.closing or self.unread > 0)
+        await self._deliver(body, more=self.phase is not DownstreamPhase.CLOSING or self.unread > 0)
 
     def _step(self, sending: Coroutine[Any, Any, None]) -> None:
-        """As far as it gets without waiting."""
+        """Run `sending` until it waits."""
         try:
             waiting_for = sending.send(None)
         except StopIteration:
@@ -263,13 +334,21 @@ class Downstream:
     def _delivered(self, *, more: bool) -> None:
         """A `send` has returned."""
         self.sending_since = None
-        self.complete = not more
-        busy = not more or self.unread or self.closing or self._stopped or self._failure
-        if self.writer is not None and not busy:
-            self.writer.open()
-        if self._full and self.unread <= self._limit // 2:
-            self._full = False
-            self.on_room()
+        if not more:
+            self.phase = DownstreamPhase.COMPLETE
+        writer = self.writer
+        if (
+            writer is not None
+            and not self.unread
+            and self.phase is DownstreamPhase.COMMITTED
+            and self._failure is None
+            and not self._client.stopped
+        ):
+            writer.open()
+        if self._source_paused and self.unread <= self._limit // 2:
+            self._source_paused = False
+            if self._source is not None:
+                self._source.resume()
 
     async def _deliver(self, body: bytes, *, more: bool) -> None:
         self.sending_since = self._loop.time()
@@ -281,7 +360,3 @@ class Downstream:
     async def _start(self, headers: Headers) -> None:
         self._headers = None
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-def _nothing() -> None:
-    """Nobody listens."""

@@ -5,10 +5,10 @@
                          -> events -> [template matches] -------------------> prefix + text + suffix
                                    -> parse -> usage -> dialect -> learn ---> dump
 
-Nearly every read holds one plain text delta that differs from the last one in its text alone; it leaves by
-the first line (`fast_path`), without a parser. Everything else is parsed once, and the protocol's dialect
-says what leaves for it. Nothing here awaits, and nothing is decided about the request: the relay looks at
-`sentinel` and `error` after each read that was more than one plain delta.
+Nearly every read holds one plain text delta that differs from the one before only in its text. It takes the
+first line, the fast path, and no parser sees it. Everything else is parsed once, and the protocol's dialect
+decides what the client gets for it. This module never awaits and decides nothing about the request: the relay
+looks at `sentinel` and `error` after each read that was more than one plain delta.
 """
 
 from __future__ import annotations
@@ -30,45 +30,53 @@ __all__ = ["Frames"]
 
 
 class Frames:
-    """One stream. Whole frames go to `out`; counts go to `token_usage`."""
+    """The frames of one stream. Whole frames go to `out`; counts go to `token_usage`."""
 
     def __init__(
         self, dialect: Dialect, out: Downstream, token_usage: TokenUsage, clock: Callable[[], float]
     ) -> None:
+        # The stream's end.
         self.sentinel = False
-        """Whether the stream has said that it succeeded. Nothing after it is read."""
+        """True once the stream has said that it succeeded. Nothing after that is read."""
         self.terminal = b""
-        """What says so to the client, once the upstream's message is complete."""
+        """The frame that tells the client of the success. It is sent when the upstream's message is
+        complete."""
         self.error: dict[str, Any] | None = None
-        """The error object that the stream ended with. Nothing after it is read."""
+        """The error object with which the stream ended. Nothing after it is read."""
+
+        # Counts and times.
         self.parsed = 0
-        """Events that came through the event parser. The first one does."""
+        """Events that came through the event parser. The first event of a stream always does."""
         self.last_event_at: float | None = None
-        """Of the events that were timed; what `fast_path` takes is only counted."""
+        """The time of the last event that was timed. Events on the fast path are only counted."""
         self.first_output_at: float | None = None
-        self.unparsed = 0
-        """Events whose data was not JSON as it stood."""
+        self._timed = 0
+        """Deltas that were timed."""
+
+        # The ways of an event.
+        self.fast_path = FastPath(out, token_usage)
         self._dialect = dialect
         self._out = out
         self._token_usage = token_usage
         self._clock = clock
         self._parser = EventParser()
-        self._next: Template | None = None
-        """What the next read is likely to be, if it begins an event."""
-        self._known: tuple[Template, ...] = ()
-        self._fast_path: FastPath | None = None
-        self._lesson: tuple[bytes, bytes] | None = None
-        """Of the last plain delta that took the general path: its data, and the name of its event."""
         self._inside_raw = False
-        self._timed = 0
-        """Deltas that were."""
+        """True while a raw event has been passed on in part."""
+        self._templates: tuple[Template, ...] = ()
+        """The templates learnt so far, one for each kind of delta; the last one that matched comes first."""
+        self.learnable: tuple[bytes, bytes] | None = None
+        """The data and event name of a plain delta on the general path, from which a template can be learnt.
+        That can wait until the frames of the read have been sent."""
 
     def __repr__(self) -> str:
         return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._token_usage!r}>"
 
     def feed(self, body: bytes) -> bool:
-        """True if it was one plain text delta: then nothing else about the stream has changed."""
-        template = self._next
+        """Read bytes of the body. Return True if they were one plain text delta.
+
+        In that case nothing else about the stream has changed.
+        """
+        template = self.fast_path.expected
         if template is not None:
             text = template.text_of_event(body)
             if text is not None:
@@ -76,33 +84,29 @@ class Frames:
                 self._delta(template, text)
                 return True
         self._read(self._parser.feed(body))
-        self._foresee()
+        self._expect_next()
         return False
 
-    @property
-    def curious(self) -> bool:
-        """Whether there is something to learn, which can wait until what was read has left."""
-        return self._lesson is not None
-
     def learn(self) -> None:
-        """Take the short way from now on for what differs from the last plain delta in its text alone."""
-        if self._lesson is not None:
-            payload, name = self._lesson
-            self._lesson = None
+        """Learn a template, so that deltas that differ only in their text take the fast path from now on."""
+        if self.learnable is not None:
+            payload, name = self.learnable
+            self.learnable = None
             chunk = parse_object(payload)
             template = Template.learn(payload, chunk, self._dialect, name) if chunk is not None else None
             if template is not None:
-                self._known = (template, *(known for known in self._known if known.kind != template.kind))
-                self._foresee()
+                others = (known for known in self._templates if known.kind != template.kind)
+                self._templates = (template, *others)
+                self._expect_next()
 
     def finish(self) -> None:
-        """The body has ended. What stands without its blank line is read if it is whole."""
+        """Read the end of the body: an event without its blank line counts if it is whole."""
         self._read([event for event in self._parser.finish() if self._is_whole(event)])
         if self.error is None:
             self._put(self._dialect.flush())
 
     def keepalive(self) -> bytes:
-        """What to send into a silence now; empty if nothing."""
+        """Return what to send now to keep the connection alive; empty if nothing may be sent."""
         form = self._dialect.options.keepalive
         if form == "off" or self._inside_raw:
             return b""
@@ -111,29 +115,20 @@ class Frames:
         return self._dialect.keepalive_chunk(begun=self.first_output_at is not None)
 
     def failure(self, error: GatewayError) -> bytes:
-        """The last frame of a stream that failed; a raw event that was cut off is ended first."""
+        """Return the last frame of a stream that failed. A raw event that was cut off is ended before it."""
         return (b"\n\n" if self._inside_raw else b"") + self._dialect.failure(error)
 
     @property
-    def fast_path(self) -> FastPath | None:
-        """For the next read, if it is one whole chunk and what it is likely to be."""
-        template, writer = self._next, self._out.writer
-        if template is None or writer is None:
-            return None
-        if self._fast_path is None or self._fast_path.template is not template:
-            self._fast_path = FastPath(template, writer, self._out, self._token_usage)
-        return self._fast_path
-
-    @property
     def untimed(self) -> int:
-        """Deltas so far that `fast_path` took."""
+        """The number of deltas that took the fast path."""
         return self._token_usage.deltas - self._timed
 
     # -- events
 
-    def _foresee(self) -> None:
+    def _expect_next(self) -> None:
+        templates = self._templates
         aligned = not self._parser.pending and not self.sentinel and self.error is None
-        self._next = self._known[0] if aligned and self._known else None
+        self.fast_path.expected = templates[0] if aligned and templates else None
 
     def _read(self, events: list[SseEvent]) -> None:
         for event in events:
@@ -155,7 +150,7 @@ class Frames:
                 self._out.put(event.data)
 
     def _comment(self, text: bytes) -> None:
-        """The upstream's own comments pass at event borders, but commit nothing."""
+        """Pass on a comment of the upstream between events. It does not commit the response."""
         passes = self._dialect.options.keepalive == "comment"
         if passes and self._out.committed and not self._inside_raw:
             self._out.put(b": %s\n\n" % text if text else b":\n\n")
@@ -165,16 +160,16 @@ class Frames:
             self.sentinel = True
             self.terminal = b"data: %b\n\n" % payload
             return
-        for template in self._known:
+        for template in self._templates:
             text = template.text_of(payload)
             if text is not None:
-                if template is not self._known[0]:
-                    self._known = (template, *(other for other in self._known if other is not template))
+                if template is not self._templates[0]:
+                    others = (other for other in self._templates if other is not template)
+                    self._templates = (template, *others)
                 self._delta(template, text)
                 return
         chunk = parse_object(payload)
-        if chunk is None and payload != b"null":  # which an answer to an array of prompts begins with
-            self.unparsed += 1
+        if chunk is None and payload != b"null":  # an answer to an array of prompts begins with `null`
             chunk = parse_lenient(payload)
             if chunk is None:
                 self._pass_on(payload)
@@ -184,7 +179,7 @@ class Frames:
                 self._chunk(payload, name, chunk)
 
     def _pass_on(self, payload: bytes) -> None:
-        """What is no JSON object passes as the text that it is."""
+        """Pass on data that is not a JSON object as the text that it is."""
         text = payload.decode(errors="replace").encode()
         self._out.put(b"data: " + text.replace(b"\n", b"\ndata: ") + b"\n\n")
 
@@ -196,7 +191,7 @@ class Frames:
             if self.first_output_at is None:
                 self.first_output_at = self._clock()
         if dialect.uses_templates() and dialect.plain(chunk) is not None:
-            self._lesson = payload, name
+            self.learnable = payload, name
         if dialect.ends(chunk):
             self.sentinel = True
             self.terminal = b"".join(map(dialect.frame, dialect.take(chunk)))
@@ -216,7 +211,7 @@ class Frames:
             self._out.put(self._dialect.frame(chunk))
 
     def _is_whole(self, event: SseEvent) -> bool:
-        """Whether an event without its blank line was not cut off on the way."""
+        """Return True if an event without its blank line was not cut off on the way."""
         if event.kind in (SseKind.COMMENT, SseKind.RAW):
             return True
         return event.data == self._dialect.done or parse_object(event.data) is not None

@@ -1,19 +1,21 @@
-"""One stream from its upstream to its client: what ends it, and when the lease is given back.
+"""One stream from its upstream to its client: its end, and the release of its lease.
 
     OPENING --headers 200--> STREAMING --its end-> SENTINEL --upstream's end--> SUCCEEDED
         \\                        \\                    \\------grace over------> SUCCEEDED
          \\--other status--> REFUSING --its end----------------------------------> FAILED
           \\----------------------\\--- error, cut, timeout, closed ---------------> FAILED
 
-The relay is the sink of the upstream exchange: all of it runs in the event loop's callbacks, however far
-behind the client is. The three conditions of an early release meet in `ended`:
+The relay is the sink of the upstream exchange. All of it runs in the event loop's callbacks, however far
+behind the client is. The three rules of an early release meet in `ended`:
 
-* the lease is released *before* the success sentinel is handed on;
-* only the success sentinel does it: an error first closes the upstream, then releases;
-* only when the upstream completed its message by itself is the lease released as FINISHED. Otherwise
-  (it did not end within the grace, it was cut, we closed it) the slot has to be verified.
+* The lease is released *before* the success sentinel is passed on to the client.
+* Only the success sentinel causes an early release. An error first closes the upstream, then releases.
+* The lease is released as FINISHED only if the upstream completed its message by itself. Otherwise (it did
+  not
+  end within the grace period, its connection was lost, or the gateway closed it) the slot has to be verified.
 
-An exception in a callback would end in the event loop, and the stream in silence: it fails the relay.
+An exception in a callback would only reach the event loop, and the stream would end in silence. Therefore it
+fails the relay.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, Up
 __all__ = ["Relay", "RelayState"]
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of an answer that is no stream: no more of it is waited for."""
+"""The limit of an answer that is not a stream. The rest of a longer one is not awaited."""
 P = ParamSpec("P")
 
 
@@ -55,7 +57,7 @@ _OVER = (RelayState.SUCCEEDED, RelayState.FAILED)
 
 
 def _guarded(callback: Callable[Concatenate[Relay, P], None]) -> Callable[Concatenate[Relay, P], None]:
-    """For what the event loop calls."""
+    """Make an exception in a callback of the event loop fail the relay."""
 
     @functools.wraps(callback)
     def guarded(relay: Relay, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -68,7 +70,7 @@ def _guarded(callback: Callable[Concatenate[Relay, P], None]) -> Callable[Concat
 
 
 class Relay:
-    """`error` says why it FAILED. `close()` is the backstop and may always be called."""
+    """`error` is the reason of FAILED. `close()` must be called at the end, and may be called at any time."""
 
     def __init__(
         self,
@@ -80,10 +82,11 @@ class Relay:
         grace_s: float,
         scrub: Callable[[bytes], bytes],
         loop: asyncio.AbstractEventLoop,
-        on_answer: Callable[[], None] = lambda: None,
-        on_first_event: Callable[[], None] = lambda: None,
+        on_answer: Callable[[], None],
+        on_first_event: Callable[[], None],
     ) -> None:
-        """`on_answer` is called when the backend has said something: an event, or a complete answer."""
+        """`on_answer` is called at the backend's first sign of work: an event, or a complete answer.
+        `on_first_event` is called once, at the first event."""
         self.state = RelayState.OPENING
         self.error: GatewayError | None = None
         self._lease = lease
@@ -96,16 +99,13 @@ class Relay:
         self._on_answer = on_answer
         self._on_first_event = on_first_event
         self._exchange: UpstreamExchange | None = None
-        self._spoke = False
-        """Whether there has been any output."""
+        self._output_seen = False
         self._status = 0
         self._answer = bytearray()
         self._grace: Alarm | None = None
-        self._stopped_since: float | None = None
-        self._stopped_s = 0.0
+        self._paused_since: float | None = None
+        self._paused_s = 0.0
         self._resumed_at: float | None = None
-        out.on_full = self._stop_upstream
-        out.on_room = self._resume_upstream
 
     def __repr__(self) -> str:
         return f"<Relay {self.state.value} {self._lease!r} {self._out!r}>"
@@ -121,36 +121,36 @@ class Relay:
 
     @_guarded
     def fail(self, error: GatewayError) -> None:
-        """End the stream for a reason of ours. The upstream is closed, then the lease released."""
+        """End the stream for a reason of the gateway. The upstream is closed, then the lease is released."""
         if not self.over:
             self._fail(error, Outcome.ABANDONED)
 
     def crashed(self, error: Exception) -> None:
-        """A callback failed: nobody called it who could be told."""
+        """Fail because of an exception in a callback, which has no caller to tell."""
         failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
         if self.state is not RelayState.FAILED:
             self._fail(failure, Outcome.ABANDONED)
 
     def close(self) -> None:
-        """Leave nothing behind: the backstop of the lease and of the upstream connection."""
+        """Make sure that the upstream connection is closed and the lease released."""
         if not self.over:
             self.state = RelayState.FAILED
         self._let_go(Outcome.ABANDONED)
 
     def times(self) -> StreamTimes:
-        """For the watchdog."""
+        """Return the times that the deadlines compare."""
         return StreamTimes(
             began_at=self._context.began_at,
             asked_at=None if self.over else self._context.asked_at,
             last_event_at=self._frames.last_event_at,
             untimed=self._frames.untimed,
             sending_since=self._out.sending_since,
-            stopped_since=self._stopped_since,
-            stopped_s=self._stopped_s,
+            paused_since=self._paused_since,
+            paused_s=self._paused_s,
             resumed_at=self._resumed_at,
         )
 
-    # -- the upstream's sink
+    # -- the sink of the upstream exchange
 
     @_guarded
     def head(self, status: int, headers: Headers) -> None:
@@ -161,23 +161,23 @@ class Relay:
         self.state = RelayState.STREAMING if status == 200 and streams else RelayState.REFUSING
 
     def body(self, data: bytes) -> None:
-        """Guarded by hand, like `read_over`: a wrapper would stand in the path of every frame."""
+        """Guarded by hand, like `read_over`: the wrapper would cost a call for every frame."""
         try:
             if self.state is RelayState.STREAMING:
                 frames = self._frames
-                if frames.curious:
-                    frames.learn()  # more of the same has come with it
+                if frames.learnable is not None:
+                    frames.learn()  # more deltas have come in the same read
                 if frames.feed(data):
-                    return  # one more plain delta
-                if frames.curious:
+                    return  # it was one plain delta
+                if frames.learnable is not None:
                     self._loop.call_soon(self._learn)
                 if frames.parsed and not self._lease.delivered:
                     self._lease.delivered = True
                     self._on_first_event()
                     self._on_answer()
-                if not self._spoke and frames.first_output_at is not None:
-                    self._spoke = True
-                    self._out.hand_over()  # the first token does not wait for what came with it
+                if not self._output_seen and frames.first_output_at is not None:
+                    self._output_seen = True
+                    self._out.hand_over()  # the first token does not wait for the rest of its read
                 if frames.sentinel or frames.error is not None:
                     self._ending()
             elif self.state is RelayState.REFUSING:
@@ -192,12 +192,11 @@ class Relay:
             self._out.hand_over()
         except Exception as error:
             self.crashed(error)
-        fast_path = self._frames.fast_path
-        return fast_path.take if fast_path is not None else None
+        return self._frames.fast_path.for_next_read()
 
     @_guarded
     def ended(self, end: End) -> None:
-        self._out.hand_over()  # what there is does not wait until the books are closed
+        self._out.hand_over()  # frames do not wait until the lease is released
         complete = end is End.COMPLETE
         if self.state is RelayState.STREAMING:
             self._frames.finish()
@@ -208,7 +207,22 @@ class Relay:
             self._on_answer()
             self._fail(self._refusal(), Outcome.REFUSED if self._status != 200 else Outcome.ABANDONED)
         elif not self.over:
-            self._fail(self._broken_off(end), Outcome.ABANDONED)
+            self._fail(self._upstream_failure(end), Outcome.ABANDONED)
+
+    # -- the source of the client's frames
+
+    def pause(self) -> None:
+        """Stop reading from the upstream, because the client's buffer is full."""
+        if self._exchange is not None and not self.over:
+            self._paused_since = self._loop.time()
+            self._exchange.pause()
+
+    def resume(self) -> None:
+        if self._exchange is not None and self._paused_since is not None:
+            self._resumed_at = self._loop.time()
+            self._paused_s += self._resumed_at - self._paused_since
+            self._paused_since = None
+            self._exchange.resume()
 
     # -- mechanism
 
@@ -216,19 +230,19 @@ class Relay:
     def _learn(self) -> None:
         self._frames.learn()
 
-    def _broken_off(self, end: End) -> GatewayError:
+    def _upstream_failure(self, end: End) -> GatewayError:
         if end is not End.UNREACHABLE:
-            return _cut_short(end)
+            return _broken_or_truncated(end)
         error = UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
         error.__cause__ = self._exchange.failure if self._exchange is not None else None
         return error
 
     def _refusal(self) -> GatewayError:
-        """What the answer that is no stream says, as far as it has come."""
+        """Return the error that an answer in place of a stream stands for, as far as it has come."""
         return error_of_answer(self._status, bytes(self._answer), self._scrub)
 
     def _ending(self) -> None:
-        """The stream's own last event has come, or none has although the body is over."""
+        """React to the stream's last event, if it has come. The body may be over without one."""
         if self._frames.error is not None:
             self._fail(error_of_event(self._frames.error, self._scrub), Outcome.ABANDONED)
         elif self._frames.sentinel:
@@ -256,7 +270,7 @@ class Relay:
             self._out.wake()
 
     def _let_go(self, outcome: Outcome) -> None:
-        """Close what is open, then give the lease back. Harmless when it was done before."""
+        """Close the upstream, then release the lease. Does nothing if that was done before."""
         if self._grace is not None:
             self._grace.close()
         exchange = self._exchange
@@ -268,21 +282,8 @@ class Relay:
         finally:
             self._lease.release(outcome if exchange.sent else Outcome.UNUSED)
 
-    def _stop_upstream(self) -> None:
-        """The client's buffer is full."""
-        if self._exchange is not None and not self.over:
-            self._stopped_since = self._loop.time()
-            self._exchange.pause()
 
-    def _resume_upstream(self) -> None:
-        if self._exchange is not None and self._stopped_since is not None:
-            self._resumed_at = self._loop.time()
-            self._stopped_s += self._resumed_at - self._stopped_since
-            self._stopped_since = None
-            self._exchange.resume()
-
-
-def _cut_short(end: End) -> UpstreamError:
+def _broken_or_truncated(end: End) -> UpstreamError:
     if end is End.BROKEN:
         return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
     return UpstreamError("upstream_truncated", "upstream closed the stream before it finished")

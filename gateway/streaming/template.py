@@ -1,14 +1,14 @@
-"""The short way for a plain text delta: what changes from one chunk to the next is the text alone.
+"""Templates of plain text deltas: from one chunk to the next, only the text changes.
 
-A template is learnt from one chunk that took the general path: the bytes around the text as the upstream
-writes them (`head`, `tail`), and the bytes around it as the gateway writes them (`prefix`, `suffix`). A
-later payload with the same head and tail holds the same document with another text, because both cut
-inside a JSON string: `head` ends with its opening quote and `tail` begins with its closing one. It leaves as
+A template is learnt from one chunk that took the general path. It holds the bytes around the text as the
+upstream writes them (`head`, `tail`), and as the gateway writes them (`prefix`, `suffix`). A later payload
+with the same head and tail is the same document with another text, because both borders lie inside a JSON
+string: `head` ends with its opening quote and `tail` begins with its closing quote. The client gets
 
     prefix + orjson.dumps(text) without its quotes + suffix
 
-which is what parsing, rewriting and dumping it would give, byte for byte. Printable ASCII without quote and
-backslash is its own JSON form and is not even decoded.
+which is, byte for byte, the result of parsing, rewriting and dumping the payload. Printable ASCII without
+quote and backslash is its own JSON form and is not even decoded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OWN_JSON_FORM", "Template", "canonical"]
 _MARKER = "\u2063slotgate\u2063"
 _MARKER_JSON = orjson.dumps(_MARKER)
 OWN_JSON_FORM = bytes(byte if 32 <= byte < 127 and byte not in b'"\\' else 255 - byte for byte in range(256))
-"""A table for `bytes.translate`: what it leaves as it is can stand in a JSON string as it is, and does."""
+"""A table for `bytes.translate`. Text that it leaves unchanged is its own form inside a JSON string."""
 
 
 class Template:
@@ -43,7 +43,7 @@ class Template:
     def __init__(
         self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes, *, lead: bytes = b"data: "
     ) -> None:
-        """`lead` is what stands before the data of an event."""
+        """`lead` is the beginning of an event, up to its data."""
         self.kind = kind
         self.prefix = prefix
         self.suffix = suffix
@@ -60,38 +60,38 @@ class Template:
 
     @classmethod
     def learn(cls, payload: bytes, chunk: Chunk, dialect: Dialect, name: bytes = b"") -> Template | None:
-        """From the data of an event called `name` and the plain chunk that it parsed to.
+        """Learn from the data of an event called `name`, and from the chunk that it was parsed to.
 
-        None where the chunk is not plain, or its text cannot be located.
+        Returns None if the chunk is not a plain text delta, or if its text cannot be located in the data.
         """
         plain = dialect.plain(chunk)
         if plain is None:
             return None
         kind, text = plain
-        theirs = _cut(payload, orjson.dumps(text))
+        theirs = _around(payload, orjson.dumps(text))
         if theirs is None or dialect.plain(marked := _marked(*theirs)) != (kind, _MARKER):
             return None
         [chunk] = dialect.rewritten(marked)
-        ours = _cut(dialect.frame(chunk), _MARKER_JSON)
+        ours = _around(dialect.frame(chunk), _MARKER_JSON)
         if ours is None:
             return None
         lead = b"event: %b\ndata: " % name if name else b"data: "
         return cls(kind, *theirs, *ours, lead=lead)
 
     def text_of_event(self, event: bytes) -> bytes | None:
-        """The text of one event as it stands in the stream, from its first line to its blank line.
+        """Return the text of one whole event, from its first line to its blank line.
 
-        In JSON form without the quotes; None if the event is not of this template.
+        The text is in JSON form without quotes. Returns None if the event does not match this template.
         """
         if not event.startswith(self.event_head) or not event.endswith(self.event_tail):
             return None
         text = event[self._inside]
-        if text and text.translate(OWN_JSON_FORM) == text:  # nothing is between a head and tail that overlap
+        if text and text.translate(OWN_JSON_FORM) == text:  # empty if head and tail overlap
             return text
         return self._text(event[self._lead_length : -2])
 
     def text_of(self, payload: bytes) -> bytes | None:
-        """The same for the data of an event."""
+        """Return the text of one event, given its data only."""
         if not payload.startswith(self._head) or not payload.endswith(self._tail):
             return None
         return self._text(payload)
@@ -106,8 +106,11 @@ class Template:
         return self.prefix + text + self.suffix
 
 
-def _cut(document: bytes, literal: bytes) -> tuple[bytes, bytes] | None:
-    """What stands around the inside of a string literal; None if it is not there exactly once."""
+def _around(document: bytes, literal: bytes) -> tuple[bytes, bytes] | None:
+    """Return the bytes before and after the inside of a string literal.
+
+    Returns None if the literal is not in the document exactly once.
+    """
     if document.count(literal) != 1:
         return None
     head, _, tail = document.partition(literal)
@@ -115,7 +118,7 @@ def _cut(document: bytes, literal: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _marked(head: bytes, tail: bytes) -> Chunk:
-    """The document with the marker for its text; empty if what was cut out lay across two strings."""
+    """Return the document with the marker as its text; empty if the text found lay across two strings."""
     try:
         document: Chunk = orjson.loads(head + _MARKER_JSON[1:-1] + tail)
     except orjson.JSONDecodeError:
@@ -124,7 +127,7 @@ def _marked(head: bytes, tail: bytes) -> Chunk:
 
 
 def canonical(text: bytes) -> bytes | None:
-    """The text as orjson writes it; None if it is not the inside of one JSON string."""
+    """Return the text as orjson writes it, or None if it is not the inside of one JSON string."""
     try:
         decoded = orjson.loads(b'"' + text + b'"')
     except orjson.JSONDecodeError:

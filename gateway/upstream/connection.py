@@ -252,7 +252,11 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         if sink is not None:
             fast_path = sink.read_over()
-            self._fast_path = fast_path if self._at_chunk_boundary(data, sink) else None
+            # The next read begins at a chunk boundary if this one ended a chunk and did not go on with a part
+            # of the next chunk's size. A fast path is not for a body that is decompressed, or has ended.
+            if not (self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body):
+                fast_path = None
+            self._fast_path = fast_path
         if len(data) >= BURST_BYTES:
             self._yield_to_other_sockets()
 
@@ -313,15 +317,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(End.COMPLETE, UpstreamPhase.COMPLETE)
 
     # -- mechanism
-
-    def _at_chunk_boundary(self, data: bytes, sink: Sink) -> bool:
-        """Return True if the next read starts a chunk of a body that is passed on as it comes.
-
-        The parser reports the end of a chunk, but not that it has read a part of the next chunk's size: then
-        the data does not end with CRLF. A body that is being decompressed does not qualify, nor one that has
-        ended.
-        """
-        return self._between_chunks and data.endswith(b"\r\n") and self._push == sink.body
 
     def _send_rest(self, transport: asyncio.Transport) -> None:
         self.sent = True

@@ -39,6 +39,7 @@ class ChatStream:
         self.out = Downstream(
             self._send,
             loop,
+            _ReadingClient(),
             headers=list,
             buffer_limit=1 << 20,
             budget=BufferBudget(1 << 20),
@@ -91,6 +92,15 @@ class ChatStream:
         self.body += message.get("body", b"")
         if self._stalled:
             await _Pause()
+
+
+class _ReadingClient:
+    """A client that never ends its request."""
+
+    stopped = False
+
+    def stall(self) -> None:
+        raise AssertionError("the buffers of this stream have no limit")
 
 
 class _Pause:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.line import Client
 from slotgate.gateway.server.connection import ClientConnection
 from slotgate.gateway.streaming.deadlines import Deadlines
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
+from tests.support.in_memory_stream import InMemoryClient
 from tests.support.notation import DONE, END, STOP, H, T, chunked
 from tests.support.script import Fin, Gate, Script, Write
 from tests.support.scripted import ScriptedUpstream
@@ -75,7 +75,7 @@ async def test_the_server_says_when_a_client_is_behind_and_when_it_is_gone() -> 
     ],
 )
 async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> None:
-    client = Client(keep=True)
+    client = InMemoryClient(keep=True)
     client.writer.open()
     before = client.writer.now
     setattr(client, name, value)

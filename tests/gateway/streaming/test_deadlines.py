@@ -84,14 +84,14 @@ def sent(course: Course) -> None:
 
 
 def stopped(course: Course) -> None:
-    course.times.stopped_since = asyncio.get_running_loop().time()
+    course.times.paused_since = asyncio.get_running_loop().time()
 
 
 def resumed(course: Course) -> None:
     now = asyncio.get_running_loop().time()
-    assert course.times.stopped_since is not None
-    course.times.stopped_s += now - course.times.stopped_since
-    course.times.stopped_since = None
+    assert course.times.paused_since is not None
+    course.times.paused_s += now - course.times.paused_since
+    course.times.paused_since = None
     course.times.resumed_at = now
 
 

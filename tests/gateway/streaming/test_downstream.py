@@ -1,4 +1,6 @@
-"""The client's side: whole frames, few sends, a bounded buffer, and one proper end."""
+"""The client's side: whole frames, few sends, a bounded buffer, and exactly one end."""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,10 +41,10 @@ def template(kind: str) -> Template:
 CONTENT, REASONING = template("content"), template("reasoning")
 
 
-class Client:
-    """Takes what is sent; while `reading` is False, each `send` waits.
+class SteppedClient:
+    """Keeps the messages that it is sent. While `reading` is False, each `send` waits.
 
-    `put` and `delta` are what the read callback of an upstream does: put, then hand over.
+    `put` and `delta` do what the read callback of an upstream does: they put, then hand over.
     """
 
     def __init__(self, *, limit: int = 1 << 20, merge: bool = True) -> None:
@@ -52,9 +54,12 @@ class Client:
         self.failing_later = False
         self.pulse = Pulse()
         self.budget = BufferBudget(1 << 30)
+        self.stopped = False
+        self.stalls = 0
         self.out = Downstream(
             self._send,
             asyncio.get_running_loop(),
+            self,
             headers=lambda: HEADERS,
             buffer_limit=limit,
             budget=self.budget,
@@ -84,6 +89,14 @@ class Client:
         self.reading = True
         self.pulse.beat()
 
+    def stop(self) -> None:
+        """End the request, as a client does that leaves."""
+        self.stopped = True
+        self.out.wake()
+
+    def stall(self) -> None:
+        self.stalls += 1
+
     async def behind(self) -> None:
         """Return when a `send` waits."""
         await self.pulse.until(lambda: self.out.sending_since is not None, self, within=1)
@@ -99,12 +112,28 @@ class Client:
             raise RuntimeError("the transport was closed")
 
 
+class RecordedSource:
+    """Notes when it is paused and resumed, and how much is unread then."""
+
+    def __init__(self, client: SteppedClient) -> None:
+        self.calls: list[str] = []
+        self.unread: list[int] = []
+        self._client = client
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+        self.unread.append(self._client.out.unread)
+
+
 @asynccontextmanager
-async def pumping(client: Client) -> AsyncIterator[None]:
-    """The request's task at work; the end of the block waits until all is sent and the body ended."""
+async def pumping(client: SteppedClient, source: RecordedSource | None = None) -> AsyncIterator[None]:
+    """Run the request's task. The end of the block waits until everything is sent and the body has ended."""
 
     async def serve() -> None:
-        await client.out.pump(lambda: over)
+        await client.out.pump(lambda: over, source)
         await client.out.end()
 
     over = False
@@ -117,9 +146,9 @@ async def pumping(client: Client) -> AsyncIterator[None]:
     await task
 
 
-def test_the_response_is_committed_by_the_first_frame_that_is_put() -> None:
+def test_the_first_frame_commits_the_response() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.out.wake()
             await asyncio.sleep(1)
@@ -134,9 +163,9 @@ def test_the_response_is_committed_by_the_first_frame_that_is_put() -> None:
     run_virtual(main())
 
 
-def test_a_response_that_was_never_begun_is_not_ended() -> None:
+def test_a_response_that_was_not_begun_is_not_ended() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             pass
         assert (client.messages, client.out.complete) == ([], False)
@@ -144,9 +173,9 @@ def test_a_response_that_was_never_begun_is_not_ended() -> None:
     run_virtual(main())
 
 
-def test_frames_leave_as_they_come() -> None:
+def test_frames_are_sent_as_they_come() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             for number in range(3):
                 client.put(b": %d\n\n" % number)
@@ -156,9 +185,9 @@ def test_frames_leave_as_they_come() -> None:
     run_virtual(main())
 
 
-def test_a_frame_leaves_from_within_the_callback_that_put_it() -> None:
+def test_a_frame_is_sent_within_the_callback_that_put_it() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.put(b": a\n\n")
             await asyncio.sleep(0)
@@ -168,29 +197,28 @@ def test_a_frame_leaves_from_within_the_callback_that_put_it() -> None:
     run_virtual(main())
 
 
-def test_all_of_one_big_read_leaves_without_another_push() -> None:
+def test_a_large_read_is_sent_completely_without_another_read() -> None:
     async def main() -> None:
-        client = Client(limit=100)
-        calls: list[str] = []
-        client.out.on_full = lambda: calls.append("full")
-        client.out.on_room = lambda: calls.append("room")
-        async with pumping(client):
+        client = SteppedClient(limit=100)
+        source = RecordedSource(client)
+        calls = source.calls
+        async with pumping(client, source):
             client.put(b": a\n\n")
             await asyncio.sleep(0)
             client.put(*[b"." * 50_000] * 5)
             await asyncio.sleep(1)
             assert sum(map(len, client.bodies)) == 250_005
-            assert calls == ["full", "room"]
+            assert calls == ["pause", "resume"]
             client.put(b"." * 101)
             await asyncio.sleep(1)
-            assert calls == ["full", "room"] * 2
+            assert calls == ["pause", "resume"] * 2
 
     run_virtual(main())
 
 
-def test_frames_that_wait_leave_in_one_send() -> None:
+def test_waiting_frames_are_sent_together() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.reading = False
             client.put(b": first\n\n")
@@ -205,7 +233,7 @@ def test_frames_that_wait_leave_in_one_send() -> None:
 @given(st.lists(st.integers(1, 50_000), max_size=12))
 def test_a_send_holds_whole_frames_and_does_not_flood_the_transport(sizes: list[int]) -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         frames = [b":" + b"x" * size + b"\n\n" for size in sizes]
         async with pumping(client):
             client.put(*frames)
@@ -221,7 +249,7 @@ def test_a_send_holds_whole_frames_and_does_not_flood_the_transport(sizes: list[
 @pytest.mark.parametrize("reading", [True, False])
 def test_the_last_frame_and_the_end_are_one_message(reading: bool) -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.put(b": a\n\n")
             await asyncio.sleep(0)
@@ -238,9 +266,9 @@ def test_the_last_frame_and_the_end_are_one_message(reading: bool) -> None:
     run_virtual(main())
 
 
-def test_the_end_is_not_forgotten_if_it_comes_while_the_last_frame_is_on_its_way() -> None:
+def test_the_end_is_sent_although_it_comes_while_the_last_frame_is_being_sent() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.put(b": a\n\n")
             await asyncio.sleep(0)
@@ -255,9 +283,9 @@ def test_the_end_is_not_forgotten_if_it_comes_while_the_last_frame_is_on_its_way
     run_virtual(main())
 
 
-def test_the_end_follows_alone_where_the_last_frame_has_left() -> None:
+def test_the_end_is_a_message_of_its_own_if_the_last_frame_was_sent_before() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.put(b": a\n\n")
             await asyncio.sleep(1)
@@ -272,9 +300,9 @@ def test_the_end_follows_alone_where_the_last_frame_has_left() -> None:
     run_virtual(main())
 
 
-def test_a_pump_goes_on_until_all_is_sent_even_if_it_is_over() -> None:
+def test_a_pump_that_is_over_first_sends_what_is_unread() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         client.put(b": a\n\n")
         await client.out.pump(lambda: True)
         assert (client.bodies, client.out.unread) == ([b": a\n\n"], 0)
@@ -282,13 +310,12 @@ def test_a_pump_goes_on_until_all_is_sent_even_if_it_is_over() -> None:
     run_virtual(main())
 
 
-def test_the_upstream_is_stopped_by_a_full_buffer_and_let_go_by_a_half_empty_one() -> None:
+def test_a_full_buffer_pauses_the_source_and_a_half_empty_one_resumes_it() -> None:
     async def main() -> None:
-        client = Client(limit=100)
-        calls: list[str] = []
-        client.out.on_full = lambda: calls.append("full")
-        client.out.on_room = lambda: calls.append("room")
-        async with pumping(client):
+        client = SteppedClient(limit=100)
+        source = RecordedSource(client)
+        calls = source.calls
+        async with pumping(client, source):
             client.reading = False
             client.put(b"." * 10)
             await client.behind()
@@ -296,34 +323,33 @@ def test_the_upstream_is_stopped_by_a_full_buffer_and_let_go_by_a_half_empty_one
             assert calls == [], "the limit itself is no more than the limit"
             client.put(b"." * 1)
             client.put(b"." * 70_000)
-            assert calls == ["full"]
+            assert calls == ["pause"]
             assert client.out.unread == 70_101
             client.read_on()
             await asyncio.sleep(1)
-            assert calls == ["full", "room"]
+            assert calls == ["pause", "resume"]
             client.reading = False
             client.put(b"." * 101)
-            assert calls == ["full", "room", "full"]
-        assert calls == ["full", "room", "full", "room"]
+            assert calls == ["pause", "resume", "pause"]
+        assert calls == ["pause", "resume", "pause", "resume"]
 
     run_virtual(main())
 
 
-def test_room_is_there_only_when_half_of_the_limit_is_free() -> None:
+def test_the_source_is_resumed_only_when_half_of_the_limit_is_free() -> None:
     async def main() -> None:
-        client = Client(limit=200_000)
-        calls: list[int] = []
-        client.out.on_room = lambda: calls.append(client.out.unread)
-        async with pumping(client):
+        client = SteppedClient(limit=200_000)
+        source = RecordedSource(client)
+        async with pumping(client, source):
             client.put(*[b"." * 50_000] * 5)
-        assert calls == [50_000]
+        assert source.unread == [50_000]
 
     run_virtual(main())
 
 
-def test_a_send_under_way_is_known_since_when() -> None:
+def test_the_start_of_a_send_that_is_under_way_is_known() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             await asyncio.sleep(3)
             client.reading = False
@@ -337,9 +363,9 @@ def test_a_send_under_way_is_known_since_when() -> None:
     run_virtual(main())
 
 
-def test_deltas_merge_behind_a_send_and_nowhere_else() -> None:
+def test_deltas_are_merged_only_while_a_send_is_under_way() -> None:
     async def main(*, merge: bool) -> list[str | None]:
-        client = Client(merge=merge)
+        client = SteppedClient(merge=merge)
         async with pumping(client):
             for text in (b"a", b"b"):
                 client.delta(CONTENT, text)
@@ -359,9 +385,9 @@ def test_deltas_merge_behind_a_send_and_nowhere_else() -> None:
     assert run_virtual(main(merge=False)) == ["a", "b", "c", "d", "e", '"', None, "f", None, "g"]
 
 
-def test_a_merged_frame_does_not_outgrow_what_clients_take_as_one_line() -> None:
+def test_the_size_of_a_merged_frame_is_limited() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.reading = False
             client.delta(CONTENT, b"a")
@@ -383,9 +409,9 @@ readings = st.booleans()
 
 
 @given(st.lists(st.one_of(puts, deltas, readings), max_size=30), st.booleans())
-def test_unread_is_what_was_put_and_not_yet_sent(steps: list[int | Template], merge: bool) -> None:
+def test_unread_counts_the_bytes_put_and_not_yet_sent(steps: list[int | Template], merge: bool) -> None:
     async def main() -> None:
-        client = Client(merge=merge)
+        client = SteppedClient(merge=merge)
         out = client.out
         async with pumping(client):
             for step in steps:
@@ -411,7 +437,7 @@ def test_unread_is_what_was_put_and_not_yet_sent(steps: list[int | Template], me
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_send_that_fails_ends_the_pump(failing: int) -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         client.failing = b": %d\n\n" % failing
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
@@ -429,7 +455,7 @@ def test_a_send_that_fails_ends_the_pump(failing: int) -> None:
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_a_cancelled_pump_leaves_the_response_incomplete(first: bytes, turns: int) -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         if first:
@@ -451,7 +477,7 @@ def test_a_cancelled_pump_leaves_the_response_incomplete(first: bytes, turns: in
 
 def test_a_send_that_fails_while_it_waits_ends_the_pump() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         client.put(b": a\n\n")
@@ -467,9 +493,9 @@ def test_a_send_that_fails_while_it_waits_ends_the_pump() -> None:
     run_virtual(main())
 
 
-def test_what_a_callback_failed_with_ends_the_pump() -> None:
+def test_the_error_of_a_callback_ends_the_pump() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         client.out.fail(LookupError("first"))
@@ -480,9 +506,9 @@ def test_what_a_callback_failed_with_ends_the_pump() -> None:
     run_virtual(main())
 
 
-def test_of_two_ends_the_first_counts() -> None:
+def test_the_second_of_two_ends_is_ignored() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.out.close(b"data: [DONE]\n\n")
             client.out.close(b"data: {}\n\n")
@@ -491,13 +517,13 @@ def test_of_two_ends_the_first_counts() -> None:
     run_virtual(main())
 
 
-def test_what_is_unread_when_nobody_reads_any_more_is_not_sent() -> None:
+def test_unread_frames_are_not_sent_after_the_request_was_stopped() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         client.out.put(b": a\n\n")
-        client.out.stop()
+        client.stop()
         with pytest.raises(ClientGone):
             await pump
         assert client.messages == []
@@ -505,13 +531,13 @@ def test_what_is_unread_when_nobody_reads_any_more_is_not_sent() -> None:
     run_virtual(main())
 
 
-def test_a_pump_that_is_told_to_stop_sends_nothing_more() -> None:
+def test_frames_put_after_the_request_was_stopped_are_not_sent() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         pump = asyncio.create_task(client.out.pump(lambda: False))
         await asyncio.sleep(0)
         client.put(b": a\n\n")
-        client.out.stop()
+        client.stop()
         client.put(b": b\n\n")
         with pytest.raises(ClientGone):
             await pump
@@ -520,9 +546,9 @@ def test_a_pump_that_is_told_to_stop_sends_nothing_more() -> None:
     run_virtual(main())
 
 
-def test_what_is_unread_beyond_the_guarantee_is_drawn_from_the_budget_until_it_is_sent() -> None:
+def test_unread_bytes_beyond_the_guarantee_are_drawn_from_the_budget_until_they_are_sent() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         async with pumping(client):
             client.reading = False
             client.put(b".")
@@ -536,9 +562,9 @@ def test_what_is_unread_beyond_the_guarantee_is_drawn_from_the_budget_until_it_i
     run_virtual(main())
 
 
-def test_what_is_discarded_is_given_back() -> None:
+def test_discarded_bytes_are_given_back_to_the_budget() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
         client.put(b"." * (GUARANTEED_BYTES + 1))
         assert client.budget.drawn == 1
         client.out.discard()
@@ -547,9 +573,25 @@ def test_what_is_discarded_is_given_back() -> None:
     run_virtual(main())
 
 
-def test_a_downstream_shows_its_state() -> None:
+def test_a_stalled_stream_is_cancelled_when_the_budget_is_spent() -> None:
     async def main() -> None:
-        client = Client()
+        client = SteppedClient()
+        client.budget.total_bytes = 1000
+        async with pumping(client):
+            client.reading = False
+            client.put(b".")
+            await client.behind()
+            client.put(b"." * (GUARANTEED_BYTES + 1000))
+            assert client.stalls == 0
+            client.put(b".")
+            assert client.stalls == 1
+
+    run_virtual(main())
+
+
+def test_the_repr_shows_phase_and_size() -> None:
+    async def main() -> None:
+        client = SteppedClient()
         shown = [repr(client.out)]
         client.put(b": a\n\n")
         shown.append(repr(client.out))

@@ -1,4 +1,5 @@
-"""The fast path writes what the long way writes, and takes nothing that is not exactly one whole chunk."""
+"""The fast path writes what the general path writes, and takes only reads that are exactly one whole
+chunk."""
 
 import contextlib
 import gzip
@@ -10,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.line import CHUNKED, Line
 from slotgate.gateway.http.errors import ClientGone
 from slotgate.gateway.http.headers import Headers
-from slotgate.gateway.streaming.downstream import Downstream
-from slotgate.gateway.streaming.fast_path import LONGEST
+from slotgate.gateway.streaming.fast_path import MAX_TEXT_BYTES
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import RelayState
 from slotgate.gateway.upstream.connection import End, UpstreamPhase
 from tests.support.chat_chunks import PLAIN, texts
+from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 from tests.support.notation import DONE
 from tests.support.sse import FrameReader, text_of
 from tests.support.virtual_time import run_virtual
@@ -36,47 +36,49 @@ def chunk(body: bytes, size: str = "%x") -> bytes:
 
 
 BEGINNING = [event("first"), event("clear")]
-"""A template is learnt from the first, and the second is the first to be foreseen."""
-TEXTS = ["b", " longer", "é", "안녕", '"', "\n\n", "\u2028", "x" * LONGEST]
+"""A template is learnt from the first event. After the second, the fast path expects it."""
+TEXTS = ["b", " longer", "é", "안녕", '"', "\n\n", "\u2028", "x" * MAX_TEXT_BYTES]
 FIRST, CLEAR = map(chunk, BEGINNING)
 NO_MORE = b"0\r\n\r\n"
 
 
-def on_a_line(work: Callable[[Line], Awaitable[None]], *, direct: bool = True, head: bytes = CHUNKED) -> Line:
-    """A stream that is in full course, in which `work` is done."""
+def in_a_stream(
+    work: Callable[[InMemoryStream], Awaitable[None]], *, direct: bool = True, head: bytes = CHUNKED
+) -> InMemoryStream:
+    """Do `work` in a stream that has begun and has learnt its template."""
 
-    async def main() -> Line:
-        async with Line(keep=True, direct=direct) as line:
-            line.read(head)
+    async def main() -> InMemoryStream:
+        async with InMemoryStream(keep=True, direct=direct) as stream:
+            stream.read(head)
             for body in BEGINNING:
-                line.read(chunk(body) if head == CHUNKED else body)
-                await line.settle()
-            await work(line)
-        return line
+                stream.read(chunk(body) if head == CHUNKED else body)
+                await stream.settle()
+            await work(stream)
+        return stream
 
     return run_virtual(main())
 
 
-def given_reads(*reads: bytes, direct: bool = True, head: bytes = CHUNKED) -> Line:
-    async def read_them(line: Line) -> None:
+def given_reads(*reads: bytes, direct: bool = True, head: bytes = CHUNKED) -> InMemoryStream:
+    async def read_them(stream: InMemoryStream) -> None:
         for read in reads:
-            line.read(read)
-            await line.settle()
+            stream.read(read)
+            await stream.settle()
 
-    return on_a_line(read_them, direct=direct, head=head)
+    return in_a_stream(read_them, direct=direct, head=head)
 
 
-def the_same_on_both_ways(*reads: bytes, head: bytes = CHUNKED) -> Line:
-    short, long = (given_reads(*reads, direct=direct, head=head) for direct in (True, False))
-    assert long.client.body == short.client.body
-    states = [(line.token_usage.deltas, line.relay.state, line.frames.unparsed) for line in (short, long)]
+def same_on_both_paths(*reads: bytes, head: bytes = CHUNKED) -> InMemoryStream:
+    fast, general = (given_reads(*reads, direct=direct, head=head) for direct in (True, False))
+    assert general.client.body == fast.client.body
+    states = [(stream.token_usage.deltas, stream.relay.state) for stream in (fast, general)]
     assert states[0] == states[1]
-    return short
+    return fast
 
 
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bodies that took the long way."""
+    """The bodies that took the general path."""
     bodies: list[bytes] = []
     feed = Frames.feed
 
@@ -88,17 +90,17 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return bodies
 
 
-def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[bytes]) -> None:
-    async def main(line: Line) -> None:
+def test_a_delta_in_one_chunk_is_written_as_one_chunk_at_once(fed: list[bytes]) -> None:
+    async def main(stream: InMemoryStream) -> None:
         for text in TEXTS:
-            before = line.client.pieces
-            line.read(chunk(event(text)))
-            assert line.client.pieces == before + 1, "before anything else runs"
+            before = stream.client.pieces
+            stream.read(chunk(event(text)))
+            assert stream.client.pieces == before + 1, "before anything else runs"
 
-    line = on_a_line(main)
-    assert fed == BEGINNING, "nothing else was looked at closely"
-    assert [line.token_usage.deltas, line.frames.untimed] == [2 + len(TEXTS), len(TEXTS)]
-    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == TEXTS
+    stream = in_a_stream(main)
+    assert fed == BEGINNING, "nothing else took the general path"
+    assert [stream.token_usage.deltas, stream.frames.untimed] == [2 + len(TEXTS), len(TEXTS)]
+    assert [text_of(frame) for frame in FrameReader().feed(stream.client.body)][2:] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -111,20 +113,20 @@ def test_a_delta_that_comes_as_one_chunk_leaves_as_one_chunk_at_once(fed: list[b
         pytest.param(chunk(event("b") + event("c")), id="two events"),
         pytest.param(chunk(event("b")) + b"5", id="a chunk and the size of the next"),
         pytest.param(chunk(event("b", "reasoning_content")), id="another kind"),
-        pytest.param(chunk(event("é", escape="ascii")), id="a text that we write in another way"),
+        pytest.param(chunk(event("é", escape="ascii")), id="a text that the gateway writes in another form"),
         pytest.param(chunk(event("b").replace(b'"b"', b'"\x01"')), id="a text that is no JSON"),
         pytest.param(chunk(event("b").replace(b'"b"', b'"\xff"')), id="a text that is no UTF-8"),
         pytest.param(chunk(event("")), id="no text"),
-        pytest.param(chunk(event("x" * (LONGEST + 1))), id="a text too long for a token"),
+        pytest.param(chunk(event("x" * (MAX_TEXT_BYTES + 1))), id="a text too long for a token"),
         pytest.param(chunk(b": ping\n\n"), id="a comment"),
         pytest.param(chunk(b"data: [DONE]\n\n"), id="the sentinel"),
         pytest.param(NO_MORE, id="the end"),
     ],
 )
-def test_anything_else_takes_the_long_way(read: bytes, fed: list[bytes]) -> None:
+def test_any_other_read_takes_the_general_path(read: bytes, fed: list[bytes]) -> None:
     given_reads(read)
-    assert len(fed) > len(BEGINNING) or read == NO_MORE, "it was looked at"
-    the_same_on_both_ways(read)
+    assert len(fed) > len(BEGINNING) or read == NO_MORE, "the read was parsed"
+    same_on_both_paths(read)
 
 
 framings = st.sampled_from(["%x", "%x", "%x", "%x", "%X", "0%x", "%x;a=b"])
@@ -135,63 +137,64 @@ framings = st.sampled_from(["%x", "%x", "%x", "%x", "%X", "0%x", "%x;a=b"])
     st.lists(st.integers(0, 5000), max_size=6),
     st.booleans(),
 )
-def test_every_cut_of_a_stream_comes_out_the_same(
+def test_the_output_does_not_depend_on_where_reads_are_cut(
     chunks: list[tuple[list[str], str]], offsets: list[int], whole: bool
 ) -> None:
     pieces = [chunk(b"".join(map(event, texts)), size) for texts, size in chunks]
     if whole:
-        the_same_on_both_ways(*pieces)
+        same_on_both_paths(*pieces)
         return
     stream = b"".join(pieces)
     borders = [0, *sorted(offset % (len(stream) + 1) for offset in offsets), len(stream)]
-    the_same_on_both_ways(*(stream[a:b] for a, b in itertools.pairwise(borders) if a < b))
+    same_on_both_paths(*(stream[a:b] for a, b in itertools.pairwise(borders) if a < b))
 
 
 PLAIN_CHUNK = chunk(event("b"))
 SIZE = len(event("b"))
 
 
-def test_what_looks_like_a_chunk_after_half_a_size_is_not_one() -> None:
-    """A size that was cut after its first digit, and in the chunk of that size what looks like a chunk."""
+def test_data_like_a_chunk_after_half_a_chunk_size_is_not_taken() -> None:
+    """The size is cut after its first digit, and the chunk of that size contains data that looks like a
+    chunk."""
     size = 16 ** len(f"{SIZE:x}") + SIZE
     behind = b": " + b"c" * (size - SIZE - 6) + b"\n\n"
     assert len(event("b") + b"\r\n" + behind) == size
-    line = the_same_on_both_ways(FIRST + b"1", PLAIN_CHUNK, behind + b"\r\n", chunk(event("d")))
-    assert line.client.body.count(b'"d"') == 1
+    stream = same_on_both_paths(FIRST + b"1", PLAIN_CHUNK, behind + b"\r\n", chunk(event("d")))
+    assert stream.client.body.count(b'"d"') == 1
 
 
-def test_what_looks_like_a_chunk_inside_a_chunk_is_not_one() -> None:
+def test_data_like_a_chunk_inside_a_chunk_is_not_taken() -> None:
     whole = chunk(event("b") + b"\r\n" + PLAIN_CHUNK + b"\r\n" + event("c"))
     begin = whole.index(PLAIN_CHUNK)
     reads = whole[:begin], PLAIN_CHUNK, whole[begin + len(PLAIN_CHUNK) :], chunk(DONE) + NO_MORE
-    assert the_same_on_both_ways(*reads).relay.state is RelayState.SUCCEEDED
+    assert same_on_both_paths(*reads).relay.state is RelayState.SUCCEEDED
 
 
-def test_a_body_without_chunks_may_hold_what_looks_like_one() -> None:
+def test_data_like_a_chunk_in_an_unchunked_body_is_not_taken() -> None:
     body = [*BEGINNING, event("b") + b"\r\n", PLAIN_CHUNK, DONE]
     head = LENGTH % len(b"".join(body))
-    line = the_same_on_both_ways(*body[2:], head=head)
-    assert line.relay.state is RelayState.SUCCEEDED, "every byte was counted"
+    stream = same_on_both_paths(*body[2:], head=head)
+    assert stream.relay.state is RelayState.SUCCEEDED, "every byte was counted"
 
 
-def test_a_chunk_that_does_not_end_where_its_size_says_is_broken() -> None:
+def test_a_chunk_longer_than_its_size_fails_the_stream() -> None:
     text = "x" * (len(PLAIN_CHUNK) - PLAIN_CHUNK.index(b'"b"') - 1)
     broken = PLAIN_CHUNK[: PLAIN_CHUNK.index(b'"b"') + 1] + text.encode()
-    assert the_same_on_both_ways(broken).relay.state is RelayState.FAILED
+    assert same_on_both_paths(broken).relay.state is RelayState.FAILED
 
 
-def test_what_a_chunk_ends_with_is_no_chunk() -> None:
+def test_the_end_of_a_chunk_alone_fails_the_stream() -> None:
     end = PLAIN_CHUNK.partition(b'"b')[2]
-    assert the_same_on_both_ways(end).relay.state is RelayState.FAILED
+    assert same_on_both_paths(end).relay.state is RelayState.FAILED
 
 
-def test_a_chunk_behind_half_an_event_goes_on_with_it() -> None:
-    line = the_same_on_both_ways(chunk(event("b")[:40]), PLAIN_CHUNK, chunk(event("c")))
-    assert line.frames.unparsed == 1
+def test_a_chunk_after_half_an_event_continues_that_event() -> None:
+    stream = same_on_both_paths(chunk(event("b")[:40]), PLAIN_CHUNK, chunk(event("c")))
+    assert len(FrameReader().feed(stream.client.body)) == 4, "the two halves are one event"
 
 
-class Bare:
-    """A sink that would take anything."""
+class OfferRecorder:
+    """A sink with a fast path that notes what it is offered, and takes nothing."""
 
     def __init__(self) -> None:
         self.offered: list[bytes] = []
@@ -214,12 +217,12 @@ class Bare:
         return False
 
 
-def offered_to_a_bare_sink(*reads: bytes) -> Bare:
-    """`reads` are those of the second exchange of a connection, whose first one was chunked."""
+def offered_in_second_exchange(*reads: bytes) -> OfferRecorder:
+    """Read `reads` in the second exchange of a connection. The first one had a chunked response."""
 
-    async def main() -> Bare:
-        connection = Line().connection
-        first, second = Bare(), Bare()
+    async def main() -> OfferRecorder:
+        connection = InMemoryStream().connection
+        first, second = OfferRecorder(), OfferRecorder()
         connection.send(b"", (), first)
         for read in (CHUNKED, PLAIN_CHUNK, PLAIN_CHUNK, NO_MORE):
             connection.data_received(read)
@@ -232,126 +235,133 @@ def offered_to_a_bare_sink(*reads: bytes) -> Bare:
     return run_virtual(main())
 
 
-def test_only_what_follows_a_chunk_of_the_same_exchange_is_offered() -> None:
-    second = offered_to_a_bare_sink(LENGTH % len(PLAIN_CHUNK * 2), PLAIN_CHUNK, PLAIN_CHUNK)
+def test_only_reads_after_a_chunk_of_the_same_exchange_are_offered() -> None:
+    second = offered_in_second_exchange(LENGTH % len(PLAIN_CHUNK * 2), PLAIN_CHUNK, PLAIN_CHUNK)
     assert second.offered == []
     assert [second.pushed, second.end] == [PLAIN_CHUNK * 2, End.COMPLETE]
 
 
-def test_nothing_that_is_deflated_is_offered() -> None:
+def test_reads_of_a_compressed_body_are_not_offered() -> None:
     head = CHUNKED[:-2] + b"content-encoding: gzip\r\n\r\n"
     body = gzip.compress(event("b") * 2)
-    second = offered_to_a_bare_sink(head, chunk(body[:30]), chunk(body[30:]), NO_MORE)
+    second = offered_in_second_exchange(head, chunk(body[:30]), chunk(body[30:]), NO_MORE)
     assert second.offered == []
     assert [second.pushed, second.end] == [event("b") * 2, End.COMPLETE]
 
 
-def test_nothing_overtakes_what_waits_for_a_slow_client() -> None:
-    async def main(line: Line) -> None:
-        line.read(chunk(event("b")))
-        line.client.pause()
-        line.read(chunk(event("c")))
-        assert line.out.sending_since is not None, "`send` knows how to wait"
-        line.client.resume()
-        line.read(chunk(event("d")))
-        await line.settle()
-        line.read(chunk(event("e")))
+def test_no_direct_write_overtakes_frames_that_wait_for_a_slow_client() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.read(chunk(event("b")))
+        stream.client.pause()
+        stream.read(chunk(event("c")))
+        assert stream.out.sending_since is not None, "the general path waits for the client"
+        stream.client.resume()
+        stream.read(chunk(event("d")))
+        await stream.settle()
+        stream.read(chunk(event("e")))
 
-    line = on_a_line(main)
-    assert [text_of(frame) for frame in FrameReader().feed(line.client.body)][2:] == list("bcde")
-
-
-def test_a_client_that_left_is_not_written_to() -> None:
-    async def main(line: Line) -> None:
-        line.client.leave()
-        line.read(chunk(event("b")))
-        assert line.client.sent == 2, "`send` knows what to do with it"
-
-    on_a_line(main)
+    stream = in_a_stream(main)
+    assert [text_of(frame) for frame in FrameReader().feed(stream.client.body)][2:] == list("bcde")
 
 
-def test_nothing_overtakes_what_is_left_of_a_large_read() -> None:
-    async def main(line: Line) -> None:
+def test_no_direct_write_goes_to_a_client_that_left() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.client.leave()
+        stream.read(chunk(event("b")))
+        assert stream.client.sent == 2, "the general path handles it"
+
+    in_a_stream(main)
+
+
+def test_no_direct_write_overtakes_the_rest_of_a_large_read() -> None:
+    async def main(stream: InMemoryStream) -> None:
         for name in (b"one", b"two"):
-            line.out.put(b"data: %b %b\n\n" % (name, b"x" * 65536))
-        line.out.hand_over()
-        line.read(chunk(event("b")))
+            stream.out.put(b"data: %b %b\n\n" % (name, b"x" * 65536))
+        stream.out.hand_over()
+        stream.read(chunk(event("b")))
 
-    body = on_a_line(main).client.body
+    body = in_a_stream(main).client.body
     assert body.index(b"data: one") < body.index(b"data: two") < body.index(b'"b"')
 
 
-@pytest.mark.parametrize("ending", [Downstream.stop, Downstream.close])
-def test_the_lane_is_closed_by_an_end(ending: Callable[[Downstream], None]) -> None:
-    async def main(line: Line) -> None:
-        before = line.client.writer.now
-        ending(line.out)
-        assert [before is None, line.client.writer.now is None] == [False, True]
-        line.client.writer.judge()
-        assert line.client.writer.now is None, "whatever the server says"
+async def stop_and_wait(stream: InMemoryStream) -> None:
+    stream.watch.stop()
+    await stream.pump
+
+
+async def close(stream: InMemoryStream) -> None:
+    stream.out.close()
+
+
+@pytest.mark.parametrize("ending", [stop_and_wait, close])
+def test_an_end_shuts_the_direct_writer(ending: Callable[[InMemoryStream], Awaitable[None]]) -> None:
+    async def main(stream: InMemoryStream) -> None:
+        before = stream.client.writer.now
+        await ending(stream)
+        assert [before is None, stream.client.writer.now is None] == [False, True]
+        stream.client.writer.judge()
+        assert stream.client.writer.now is None, "the server cannot open it again"
+
+    in_a_stream(main)
+
+
+def test_the_direct_writer_stays_shut_after_the_last_frame() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.out.close(DONE)
+        await stream.settle()
+        assert stream.client.body.endswith(DONE)
+        assert stream.client.writer.now is None
+
+    in_a_stream(main)
+
+
+def test_the_direct_writer_stays_shut_after_the_end_of_the_body() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        await stream.out.end()
+        assert stream.client.writer.now is None
+
+    in_a_stream(main)
+
+
+def test_the_direct_writer_stays_shut_when_a_send_returns_after_the_request_was_stopped() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.client.pause()
+        stream.read(chunk(event("b")))
+        stream.client.resume()
+        stream.watch.stop()
         with contextlib.suppress(ClientGone):
-            line.relay.close()
-            await line.pump
+            await stream.pump
+        assert stream.pump.done()
+        assert stream.client.writer.now is None
 
-    on_a_line(main)
-
-
-def test_the_lane_stays_closed_behind_the_last_frame() -> None:
-    async def main(line: Line) -> None:
-        line.out.close(DONE)
-        await line.settle()
-        assert line.client.body.endswith(DONE)
-        assert line.client.writer.now is None
-
-    on_a_line(main)
+    in_a_stream(main)
 
 
-def test_the_lane_stays_closed_behind_the_end_of_the_body() -> None:
-    async def main(line: Line) -> None:
-        await line.out.end()
-        assert line.client.writer.now is None
-
-    on_a_line(main)
-
-
-def test_the_lane_stays_closed_when_a_send_returns_after_nobody_reads_any_more() -> None:
-    async def main(line: Line) -> None:
-        line.client.pause()
-        line.read(chunk(event("b")))
-        line.out.stop()
-        line.client.resume()
-        with pytest.raises(ClientGone):
-            await line.pump
-        assert line.client.writer.now is None
-
-    on_a_line(main)
-
-
-def test_a_stream_that_goes_on_in_another_kind_gets_a_lane_for_it(fed: list[bytes]) -> None:
+def test_a_stream_that_changes_its_kind_of_delta_gets_a_fast_path_for_the_new_kind(fed: list[bytes]) -> None:
     thought = [event(text, "reasoning_content") for text in "bcde"]
-    line = given_reads(*map(chunk, thought))
-    assert fed == [*BEGINNING, *thought[:2]], "learnt from the first, and foreseen from the second on"
-    assert line.frames.untimed == 2
+    stream = given_reads(*map(chunk, thought))
+    assert fed == [*BEGINNING, *thought[:2]], "learnt from the first, and expected from the second on"
+    assert stream.frames.untimed == 2
 
 
-def test_a_write_that_fails_is_the_request_s_error() -> None:
-    async def main(line: Line) -> None:
-        line.client.error = RuntimeError("the transport is closed")
-        line.read(chunk(event("b")))
-        line.client.error = None
-        line.read(chunk(event("c")))
+def test_a_direct_write_that_fails_fails_the_request() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.client.error = RuntimeError("the transport is closed")
+        stream.read(chunk(event("b")))
+        stream.client.error = None
+        stream.read(chunk(event("c")))
         with pytest.raises(RuntimeError, match="closed"):
-            await line.pump
-        assert line.client.writer.now is None, "nothing more takes this way"
+            await stream.pump
+        assert stream.client.writer.now is None, "no direct write follows"
 
-    on_a_line(main)
+    in_a_stream(main)
 
 
-def test_a_write_that_fails_on_the_long_way_ends_the_exchange_within_its_read() -> None:
-    async def main(line: Line) -> None:
-        line.client.error = RuntimeError("the transport is closed")
-        line.read(chunk(event("x" * (LONGEST + 1))))
-        assert line.relay.error is not None
-        assert [line.relay.error.code, line.connection.phase] == ["internal_error", UpstreamPhase.CLOSED]
+def test_a_write_that_fails_on_the_general_path_ends_the_exchange_within_its_read() -> None:
+    async def main(stream: InMemoryStream) -> None:
+        stream.client.error = RuntimeError("the transport is closed")
+        stream.read(chunk(event("x" * (MAX_TEXT_BYTES + 1))))
+        assert stream.relay.error is not None
+        assert [stream.relay.error.code, stream.connection.phase] == ["internal_error", UpstreamPhase.CLOSED]
 
-    on_a_line(main)
+    in_a_stream(main)

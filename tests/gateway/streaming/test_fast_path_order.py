@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from bench.line import CHUNKED, Client, Line
 from slotgate.gateway.http.errors import ClientGone, UpstreamError
 from tests.gateway.streaming.test_fast_path import chunk, event
+from tests.support.in_memory_stream import CHUNKED, InMemoryClient, InMemoryStream
 from tests.support.notation import DONE, END
 from tests.support.sse import FrameReader, text_of
 from tests.support.virtual_time import run_virtual
 
 
-class SlowClient(Client):
+class SlowClient(InMemoryClient):
     """Its `send` waits as uvicorn's does, and nothing may be written past it."""
 
     def __init__(self, *, keep: bool, taken: Callable[[bytes], object] | None = None) -> None:
@@ -43,48 +43,48 @@ class SlowClient(Client):
         super()._transport_write(chunk)
 
 
-Act = Callable[[Line, str], object]
+Act = Callable[[InMemoryStream, str], object]
 
 
 def read(*texts: str) -> Act:
-    return lambda line, number: line.read(b"".join(chunk(event(number + text)) for text in texts))
+    return lambda stream, number: stream.read(b"".join(chunk(event(number + text)) for text in texts))
 
 
-def read_in_two(line: Line, number: str) -> None:
+def read_in_two(stream: InMemoryStream, number: str) -> None:
     whole = chunk(event(number))
-    line.read(whole[:40])
-    line.read(whole[40:])
+    stream.read(whole[:40])
+    stream.read(whole[40:])
 
 
-def keep_alive(line: Line, _: str) -> None:
-    line.out.put(b": keep-alive\n\n")
-    line.out.wake()
+def keep_alive(stream: InMemoryStream, _: str) -> None:
+    stream.out.put(b": keep-alive\n\n")
+    stream.out.wake()
 
 
 TOKENS: list[Act] = [read(""), read(""), read(""), read("é"), read("", "+"), read_in_two]
 OTHERS: list[Act] = [
-    lambda line, _: line.client.pause(),
-    lambda line, _: line.client.resume(),
-    lambda line, _: line.read(chunk(b": ping\n\n")),
+    lambda stream, _: stream.client.pause(),
+    lambda stream, _: stream.client.resume(),
+    lambda stream, _: stream.read(chunk(b": ping\n\n")),
     keep_alive,
 ]
 
 
-def succeed(line: Line) -> None:
-    line.read(chunk(DONE))
-    line.read(chunk(event("late")))
-    line.read(END)
+def succeed(stream: InMemoryStream) -> None:
+    stream.read(chunk(DONE))
+    stream.read(chunk(event("late")))
+    stream.read(END)
 
 
-def leave(line: Line) -> None:
-    line.client.leave()
-    line.out.stop()
+def leave(stream: InMemoryStream) -> None:
+    stream.client.leave()
+    stream.watch.stop()
 
 
-ENDS: dict[str, Callable[[Line], object]] = {
+ENDS: dict[str, Callable[[InMemoryStream], object]] = {
     "a success": succeed,
-    "a cut": lambda line: line.connection.connection_lost(None),
-    "a timeout": lambda line: line.relay.fail(UpstreamError("idle_timeout", "silence")),
+    "a cut": lambda stream: stream.connection.connection_lost(None),
+    "a timeout": lambda stream: stream.relay.fail(UpstreamError("idle_timeout", "silence")),
     "a client that leaves": leave,
 }
 
@@ -93,22 +93,19 @@ ENDS: dict[str, Callable[[Line], object]] = {
 @given(st.lists(st.tuples(st.sampled_from([*TOKENS, *OTHERS]), st.integers(0, 2)), max_size=40))
 def test_every_token_is_read_once_and_in_its_order(end: str, acts: list[tuple[Act, int]]) -> None:
     async def main() -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("bench.line.Client", SlowClient)
-            line = Line(keep=True)
-        async with line:
-            line.read(CHUNKED)
+        async with InMemoryStream(keep=True, client=SlowClient) as stream:
+            stream.read(CHUNKED)
             for number, (act, turns) in enumerate(acts):
-                act(line, f" {number}")
+                act(stream, f" {number}")
                 for _ in range(turns):
                     await asyncio.sleep(0)
-            ENDS[end](line)
-            line.read(chunk(event("late")))
-            line.client.resume()
+            ENDS[end](stream)
+            stream.read(chunk(event("late")))
+            stream.client.resume()
             with contextlib.suppress(ClientGone):
-                await line.pump
+                await stream.pump
         frames = FrameReader()
-        said = [text_of(frame) or "" for frame in frames.feed(line.client.body)]
+        said = [text_of(frame) or "" for frame in frames.feed(stream.client.body)]
         assert not frames.rest
         return "".join(said)
 

@@ -5,45 +5,45 @@ from typing import cast
 
 import pytest
 
-from bench.line import CHUNKED, Line
 from slotgate.admission import Outcome
 from slotgate.gateway.http.errors import UpstreamError
 from slotgate.gateway.streaming.relay import RelayState
 from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
 from tests.gateway.streaming.test_fast_path import chunk, event
+from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 from tests.support.notation import DONE, END
 from tests.support.sse import FrameReader, text_of
 from tests.support.virtual_time import run_virtual
 
 
-def said(line: Line) -> str:
+def said(stream: InMemoryStream) -> str:
     """What the client was told so far."""
-    return "".join(text_of(frame) or "" for frame in FrameReader().feed(line.client.body))
+    return "".join(text_of(frame) or "" for frame in FrameReader().feed(stream.client.body))
 
 
 def test_what_came_with_the_end_leaves_before_the_books_are_closed() -> None:
     async def main() -> None:
-        async with Line(keep=True) as line:
-            line.read(CHUNKED)
-            line.read(chunk(event("a")) + chunk(event("b")) + chunk(DONE) + END)
-            assert said(line) == "ab"
-            assert DONE not in line.client.body
-            await line.settle()
-            assert line.client.body.endswith(DONE)
+        async with InMemoryStream(keep=True) as stream:
+            stream.read(CHUNKED)
+            stream.read(chunk(event("a")) + chunk(event("b")) + chunk(DONE) + END)
+            assert said(stream) == "ab"
+            assert DONE not in stream.client.body
+            await stream.settle()
+            assert stream.client.body.endswith(DONE)
 
     run_virtual(main())
 
 
 def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_it() -> None:
     async def main() -> None:
-        async with Line(keep=True) as line:
-            line.read(CHUNKED)
-            line.read(b"".join(chunk(event(text)) for text in "abcdef"))
-            assert line.frames.parsed == 1
-            assert line.token_usage.deltas == 6
-            await line.settle()
-            assert said(line) == "abcdef"
+        async with InMemoryStream(keep=True) as stream:
+            stream.read(CHUNKED)
+            stream.read(b"".join(chunk(event(text)) for text in "abcdef"))
+            assert stream.frames.parsed == 1
+            assert stream.token_usage.deltas == 6
+            await stream.settle()
+            assert said(stream) == "abcdef"
 
     run_virtual(main())
 
@@ -52,15 +52,15 @@ def test_the_first_token_does_not_wait_for_what_came_with_it() -> None:
     """It is on its way before the last of the read has been looked at."""
 
     async def main() -> None:
-        async with Line(keep=True) as line:
-            line.read(CHUNKED)
-            line.read(chunk(event("a")) + chunk(event("b")) + chunk(event("c")))
-            await line.settle()
-            kept = line.client.kept
+        async with InMemoryStream(keep=True) as stream:
+            stream.read(CHUNKED)
+            stream.read(chunk(event("a")) + chunk(event("b")) + chunk(event("c")))
+            await stream.settle()
+            kept = stream.client.kept
             assert kept is not None
             assert [data.count(b"data: ") for data in kept] == [1, 2]
-            line.read(chunk(event("d")) + chunk(event("e")))
-            await line.settle()
+            stream.read(chunk(event("d")) + chunk(event("e")))
+            await stream.settle()
             assert [data.count(b"data: ") for data in kept] == [1, 2, 2]
 
     run_virtual(main())
@@ -83,21 +83,23 @@ class Unconnected:
 def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
     async def main() -> None:
         backend = Unconnected()
-        line = Line()
-        lease = line.relay._lease
-        line.relay.start(cast("UpstreamTransport", backend), UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ()))
+        stream = InMemoryStream()
+        lease = stream.relay._lease
+        stream.relay.start(
+            cast("UpstreamTransport", backend), UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ())
+        )
         assert lease.live
         if how == "closed":
-            line.relay.close()
+            stream.relay.close()
         elif how == "failed":
-            line.relay.fail(UpstreamError("first_byte_timeout", "silence"))
+            stream.relay.fail(UpstreamError("first_byte_timeout", "silence"))
         else:
-            line.relay.ended(End.UNREACHABLE)
-            assert line.relay.error is not None
-            assert line.relay.error.retry_safe
-            assert line.relay.error.code == "upstream_unreachable"
+            stream.relay.ended(End.UNREACHABLE)
+            assert stream.relay.error is not None
+            assert stream.relay.error.retry_safe
+            assert stream.relay.error.code == "upstream_unreachable"
         assert lease.outcome is Outcome.UNUSED
-        assert line.relay.state is RelayState.FAILED
+        assert stream.relay.state is RelayState.FAILED
 
     run_virtual(main())
 
@@ -105,14 +107,14 @@ def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
 @pytest.mark.parametrize("how", ["closed", "failed", "cut"])
 def test_a_slot_whose_backend_may_have_heard_something_is_verified(how: str) -> None:
     async def main() -> None:
-        async with Line() as line:
-            lease = line.relay._lease
+        async with InMemoryStream() as stream:
+            lease = stream.relay._lease
             if how == "closed":
-                line.relay.close()
+                stream.relay.close()
             elif how == "failed":
-                line.relay.fail(UpstreamError("first_byte_timeout", "silence"))
+                stream.relay.fail(UpstreamError("first_byte_timeout", "silence"))
             else:
-                line.connection.connection_lost(None)
+                stream.connection.connection_lost(None)
             assert lease.outcome is Outcome.ABANDONED
 
     run_virtual(main())

@@ -1,7 +1,7 @@
 """One stream in memory: from the upstream's read callback to the writes on its client's socket.
 
-Everything between is the gateway's own. What stands in for the sockets keeps or counts what it takes; a test
-may let the client be slow, or its connection fail.
+Everything between the two sockets is the gateway's own code. The objects that replace the sockets keep or
+count the bytes that they get. A test can make the client slow, or let its connection fail.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, cast
 
+import anyio
 from starlette.types import Message
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -20,6 +21,7 @@ from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import ChatDialect, FrameOptions
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.disconnect import ClientWatch
 from slotgate.gateway.server.chunk_writer import ChunkWriter
 from slotgate.gateway.streaming.buffer_budget import BufferBudget
 from slotgate.gateway.streaming.downstream import Downstream
@@ -28,13 +30,13 @@ from slotgate.gateway.streaming.relay import Relay
 from slotgate.gateway.upstream import UpstreamExchange, UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
 
-__all__ = ["CHUNKED", "Client", "Line"]
+__all__ = ["CHUNKED", "InMemoryClient", "InMemoryStream"]
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class Line:
-    """`async with` it. Belongs to the running event loop."""
+class InMemoryStream:
+    """Use with `async with`. Belongs to the running event loop."""
 
     def __init__(
         self,
@@ -42,14 +44,21 @@ class Line:
         keep: bool = False,
         direct: bool = True,
         taken: Callable[[bytes], object] | None = None,
+        client: type[InMemoryClient] | None = None,
     ) -> None:
-        """`keep`: what the client gets. `direct`: whether the server offers a plain write."""
+        """`keep`: keep the bytes that the client gets. `direct`: offer the direct writer to the stream."""
         loop = asyncio.get_running_loop()
-        self.client = Client(keep=keep, taken=taken)
+        self.client = (client or InMemoryClient)(keep=keep, taken=taken)
+        signs: list[str] = []
+        self.signs = signs
+        """The calls of the relay's observers."""
         self.token_usage = TokenUsage()
+        self._scope = anyio.CancelScope()
+        self.watch = ClientWatch(self._scope)
         self.out = Downstream(
             self.client.send,
             loop,
+            self.watch,
             headers=list,
             buffer_limit=1 << 20,
             budget=BufferBudget(1 << 20),
@@ -73,19 +82,21 @@ class Line:
             grace_s=1.0,
             scrub=bytes,
             loop=loop,
+            on_answer=lambda: signs.append("answer"),
+            on_first_event=lambda: signs.append("first event"),
         )
-        self._backend = _Backend(loop)
+        self._backend = _InMemoryBackend(loop)
         self.connection = self._backend.connection
         self.read = self.connection.data_received
-        """What the event loop calls when bytes of the backend have come."""
+        """The event loop calls this when bytes of the backend have come."""
         self._loop = loop
 
     def __repr__(self) -> str:
-        return f"<Line {self.relay!r}>"
+        return f"<InMemoryStream {self.relay!r}>"
 
     async def __aenter__(self) -> Self:
         self.relay.start(cast("UpstreamTransport", self._backend), UpstreamRequest(b"", ()))
-        self.pump: asyncio.Task[None] = self._loop.create_task(self.out.pump(lambda: self.relay.over))
+        self.pump: asyncio.Task[None] = self._loop.create_task(self._pump())
         await asyncio.sleep(0)
         return self
 
@@ -99,28 +110,32 @@ class Line:
         elif not self.pump.done():
             await self.pump
 
+    async def _pump(self) -> None:
+        with self._scope:
+            await self.out.pump(lambda: self.relay.over, source=self.relay)
+
     async def settle(self) -> None:
-        """Let the request's task do what a read has left to it."""
+        """Let the request's task do what a read has left for it."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
-class Client:
-    """Its connection, as far as `ChunkWriter` asks uvicorn for it."""
+class InMemoryClient:
+    """The client and its connection, with the attributes of uvicorn that `ChunkWriter` reads."""
 
     def __init__(self, *, keep: bool, taken: Callable[[bytes], object] | None = None) -> None:
-        """`taken` gets what is written, instead of all that is kept and counted here."""
+        """`taken` gets the direct writes, and then they are neither kept nor counted here."""
         self.write_paused = False
         self.disconnected = False
         self.response_complete = False
         self.chunked_encoding = True
         self.error: Exception | None = None
-        """What the next write fails with."""
+        """The error that the next write raises."""
         self.pieces = 0
         self.sent = 0
-        """Of them, by `send`."""
+        """The number of pieces that came by `send`."""
         self.kept: list[bytes] | None = [] if keep else None
-        """Chunk by chunk, each with its size line."""
+        """The chunks, each with its size line."""
         self._room = asyncio.Event()
         self._room.set()
         self.writer = ChunkWriter(
@@ -130,7 +145,7 @@ class Client:
         )
 
     def pause(self) -> None:
-        """It is behind, and `send` waits."""
+        """Fall behind: `send` waits from now on."""
         self._room.clear()
         self.write_paused = True
         self.writer.judge()
@@ -146,7 +161,7 @@ class Client:
 
     @property
     def body(self) -> bytes:
-        """All of it, its chunks undone."""
+        """The whole body, without chunk framing."""
         return b"".join(map(_unchunked, self.kept or ()))
 
     async def send(self, message: Message) -> None:
@@ -174,8 +189,8 @@ def _unchunked(chunk: bytes) -> bytes:
     return piece
 
 
-class _Backend:
-    """An upstream transport whose connection is read from by calling it."""
+class _InMemoryBackend:
+    """An upstream transport. A test makes its connection read by calling `data_received`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.connection = UpstreamConnection(loop)
