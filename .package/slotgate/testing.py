@@ -1,8 +1,10 @@
-"""The public names for tests: the scripted llama-server, cassettes, and a virtual-time event loop.
+"""The public names for tests: the scripted llama-server, cassettes, and an event loop on virtual time.
 
-docs/testing.md and docs/cassettes.md explain them. The pytest fixtures need no import: the plugin of the
-installed package provides them.
+docs/testing.md and docs/cassettes.md explain them. The pytest fixtures need no import, because pytest loads
+the plugin of the installed package.
 """
+
+from __future__ import annotations
 
 from slotgate.gateway.testing.cassette import (
     AT_ONCE,

@@ -256,7 +256,7 @@ async def test_nobody_there_is_exit_code_1_and_no_url_is_2() -> None:
         code, _, err = await piped("--url", url)
         assert (code, "cannot be reached" in err, "Traceback" in err) == (1, True, False)
     code, _, err = await piped("--url", "ftp://nowhere")
-    assert (code, "is not a URL" in err) == (2, True)
+    assert (code, "is not the URL of a gateway" in err) == (2, True)
 
 
 async def test_what_is_no_slotgate_is_said_to_be_none() -> None:
