@@ -1,5 +1,7 @@
 """The official `anthropic` package: both clients, `create(stream=True)` and the helper `messages.stream`."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,5 +1,7 @@
 """curl, in the versions of HTTP that it can be told to speak. It shows the stream as it is."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from asyncio.subprocess import PIPE

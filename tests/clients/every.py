@@ -1,5 +1,7 @@
 """All clients, for tests that hold for each of them."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.clients import anthropic_python, curl, langchain_python, node_js, openai_python

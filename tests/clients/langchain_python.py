@@ -1,5 +1,7 @@
 """LangChain's OpenAI chat model, over chat completions and over Responses."""
 
+from __future__ import annotations
+
 import re
 from contextlib import aclosing
 from typing import Any

@@ -1,5 +1,7 @@
 """The Node clients: the official `openai` package, and the AI SDK. `node/drive.mjs` drives them."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from asyncio.subprocess import PIPE

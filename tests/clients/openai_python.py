@@ -1,5 +1,7 @@
 """The official `openai` package: both clients, plain streams and the streaming helpers, three endpoints."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

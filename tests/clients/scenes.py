@@ -3,6 +3,8 @@
 The words are `WORDS`. `events` is a whole stream, event by event; tests cut it, stop it or go on for ever.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson

@@ -3,6 +3,8 @@
 Clients hide keep-alives from their users; here they can be counted.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress

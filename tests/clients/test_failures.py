@@ -1,5 +1,7 @@
 """An error reaches the user as the client's own exception, with our code and the id of the request."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Silence is broken on the wire, and no user sees anything of it."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Every client has a way to stop a stream. It frees the slot, while the client lives on."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.clients.every import every_client

@@ -1,5 +1,7 @@
 """A stream through every client: what the real llama-server says is what the user reads."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

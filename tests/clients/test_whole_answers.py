@@ -1,5 +1,7 @@
 """What does not stream, through the official clients: answers, vectors, counts, lists."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

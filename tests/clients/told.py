@@ -3,6 +3,8 @@
 Every client of every endpoint is driven through one function, `Run`, so that one test holds for all of them.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -3,6 +3,8 @@
 Tests that stop a gateway have one of their own.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

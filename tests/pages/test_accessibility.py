@@ -1,5 +1,7 @@
 """Both pages by the rules of axe: signed out and in, in light, in dark and on a phone, empty and at work."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The pictures of the README, taken of the real thing: `make screenshots`. Elsewhere they are not taken."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack

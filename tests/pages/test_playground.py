@@ -1,5 +1,7 @@
 """The playground in a real browser, in front of a real llama-server."""
 
+from __future__ import annotations
+
 import json
 import shlex
 

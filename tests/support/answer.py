@@ -1,5 +1,7 @@
 """A whole answer to one request on a connection of its own, for tests that look at nothing but the answer."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,6 +5,8 @@ call (`time.sleep`, a file lock): the second shows as a voluntary context switch
 preempted by other processes shows neither, so a loaded machine fails no test.
 """
 
+from __future__ import annotations
+
 import resource
 import time
 

@@ -1,5 +1,7 @@
 """A real Chromium over the operator's pages, and what it complained of."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Recording and playing in the running loop, and what a client sees of either on one connection."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ feed-forward are zero, every embedding has a constant and, for a piece, a dimens
 output row of the next piece looks at. Ask with temperature 0.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 

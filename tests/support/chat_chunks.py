@@ -4,6 +4,8 @@ A chunk is drawn as its bytes, because the same document can be written in many 
 what `orjson` reads.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 `send` is stepped by hand, so that a test decides when the client is behind.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager

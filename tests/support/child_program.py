@@ -8,6 +8,8 @@ and holds its output open. Without any it serves /health openly and /props for i
 The standard library only, no imports that take long: tests start it by the dozen.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import socket

@@ -5,6 +5,8 @@ strictly; a body that ends without its proper end is an error unless the test as
 Every wait has a limit and fails with what was there so far.
 """
 
+from __future__ import annotations
+
 import asyncio
 import socket
 import struct

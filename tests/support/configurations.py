@@ -1,5 +1,7 @@
 """Configurations for tests: the smallest that is valid, and what is wrong with one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from slotgate.gateway.settings import Settings, SettingsError, parse

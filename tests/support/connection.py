@@ -4,6 +4,8 @@ Rules: bytes are recorded before they are judged; the first ending (EOF, reset) 
 when the client closes, a running script is cancelled and our side is closed at once.
 """
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import socket
@@ -37,7 +39,7 @@ class Request:
     """A request as received, and what was written in answer to it."""
 
     message: Message
-    connection: "Connection"
+    connection: Connection
     received_ns: int
     """`perf_counter_ns` when its last byte was seen."""
     end_offset: int
@@ -87,7 +89,7 @@ class Owner(Protocol):
 
     def wrote(self, request: Request) -> None: ...
 
-    def closed(self, connection: "Connection") -> None: ...
+    def closed(self, connection: Connection) -> None: ...
 
     def answer(self, request: Request) -> AbstractAsyncContextManager[Script]:
         """The script for a request; the context is held while it plays."""

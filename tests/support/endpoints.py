@@ -4,6 +4,8 @@ Tests that hold for all endpoints are made from `gateway/api/endpoints.py` and f
 that is missing here fails them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,6 +4,8 @@ Tests that use the real program get the marker `real` by themselves. Where its w
 is not installed; elsewhere they are skipped.
 """
 
+from __future__ import annotations
+
 import inspect
 import platform
 import sys

@@ -5,6 +5,8 @@ no lease, no ticket, no upstream connection but idle ones, no task that was not 
 as an error (a client that leaves and a backend that fails are none of the gateway's).
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -162,6 +164,6 @@ async def _listening(
         )
 
 
-def _streams() -> set["asyncio.Task[Any]"]:
+def _streams() -> set[asyncio.Task[Any]]:
     """Tasks that asyncio's own stream server keeps for a moment after a close."""
     return {task for task in asyncio.all_tasks() if "StreamReaderProtocol" in repr(task.get_coro())}

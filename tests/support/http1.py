@@ -1,5 +1,7 @@
 """HTTP/1.1 framing for both ends of a test: that of the shipped scripted llama-server, strict and by hand."""
 
+from __future__ import annotations
+
 from slotgate.gateway.testing.fake.net.http1 import (
     BodyReader,
     FramingError,

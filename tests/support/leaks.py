@@ -3,6 +3,8 @@
 Everything is compared with how it was before, and given a moment to go by itself.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

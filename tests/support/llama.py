@@ -5,6 +5,8 @@ is always reaped: TERM first, KILL when TERM is not obeyed (llama-server is ofte
 request runs).
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import os

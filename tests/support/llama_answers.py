@@ -3,6 +3,8 @@
 Paths that take a slot are in `GENERATING`; everything else answers at once. Pure functions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from slotgate.gateway.testing.fake.model.slots import LlamaSlots

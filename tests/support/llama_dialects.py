@@ -1,5 +1,7 @@
 """What llama-server writes on `/v1/responses` and `/v1/messages`: the shapes of the shipped stand-in."""
 
+from __future__ import annotations
+
 from slotgate.gateway.testing.fake.net.wire import Json, named
 from slotgate.gateway.testing.fake.protocols.messages import MessagesFormatter
 from slotgate.gateway.testing.fake.protocols.responses import ResponsesFormatter

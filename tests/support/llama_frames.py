@@ -3,6 +3,8 @@
 Functions of the words said, with figures that never change.
 """
 
+from __future__ import annotations
+
 import random
 
 from slotgate.gateway.testing.fake.net.wire import DONE, Json, data

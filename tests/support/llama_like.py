@@ -8,6 +8,8 @@ has been without a result for `linger_s`: an answer to `/slots` or `/metrics`, o
 that time anew. 0 frees at once; `math.inf` until `finish_abandoned()`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import math
 from collections import deque

@@ -3,6 +3,8 @@
 Everything is taken from DEBUG on, so that a secret in the least of them is found.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,6 +7,8 @@ everything but control characters unescaped, so that U+2028 and emoji travel as 
 Nothing here knows about sockets.
 """
 
+from __future__ import annotations
+
 import orjson
 
 JSON = b"application/json; charset=utf-8"

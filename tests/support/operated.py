@@ -3,6 +3,8 @@
 For tests that are no coroutines: Playwright's loop and theirs do not share a thread.
 """
 
+from __future__ import annotations
+
 import http.client
 import os
 import signal
@@ -91,7 +93,7 @@ class Operated:
         finally:
             connection.close()
 
-    def stream(self, tenant: str, text: str, **members: object) -> "Stream":
+    def stream(self, tenant: str, text: str, **members: object) -> Stream:
         """A tenant's chat, read in the background."""
         connection = self._connection()
         body = chat(text, model=self.model) | members

@@ -1,5 +1,7 @@
 """Configurations whose backends are llama-servers of the gateway's own, and what to see of them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Where things are in the repository."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 __all__ = ["DOCS", "ROOT"]

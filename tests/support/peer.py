@@ -6,6 +6,8 @@ also holds the app to the ASGI rules (one start, nothing after the end) and fail
 are broken. Works on a virtual-time loop.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """Programs to supervise, and what the kernel knows of them."""
 
+from __future__ import annotations
+
 import os
 import select
 import sys

@@ -4,6 +4,8 @@ Whoever changes state calls `beat()`; whoever waits re-checks then. A wait that 
 is an `AssertionError` that says what was expected and what was there instead.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 

@@ -4,6 +4,8 @@ A script is a sequence of steps. After its last step the connection stays open f
 (keep-alive) unless a step closed it. A script is cancelled the moment its client closes.
 """
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence

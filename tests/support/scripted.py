@@ -13,6 +13,8 @@ there is none, as llama-server does it. Leaving the block is an error if a clien
 or a responder raised.
 """
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

@@ -1,5 +1,7 @@
 """`slotgate serve` as a process of its own, as a user runs it."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os

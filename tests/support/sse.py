@@ -4,6 +4,8 @@ A frame is everything up to and including a blank line (LF, CRLF or CR line ends
 Comments are frames too: tests look at them.
 """
 
+from __future__ import annotations
+
 import re
 
 import orjson

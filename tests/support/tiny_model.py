@@ -4,6 +4,8 @@ It speaks only words and never ends by itself: dimension 0 of every embedding is
 rows of the special tokens and of the byte tokens are pushed far down along it. Same seed, same file.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

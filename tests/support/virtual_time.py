@@ -1,5 +1,7 @@
 """The shipped event loop whose clock jumps, with one more rule: no turn of it may block in real time."""
 
+from __future__ import annotations
+
 import asyncio
 import selectors
 from collections.abc import Coroutine

@@ -1,5 +1,7 @@
 """HTTP messages and server-sent frames are read the same however the bytes are cut."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.support.http1 import BodyReader, FramingError, Message, MessageReader, parse_head

@@ -1,5 +1,7 @@
 """The leak checks see what is left, and only that."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """The real llama-server starts, speaks, stops and is gone."""
 
+from __future__ import annotations
+
 import os
 import select
 import signal

@@ -1,5 +1,7 @@
 """The llama-like mode has slots, defers in silence and answers in llama-server's shapes."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 from typing import Any

@@ -1,5 +1,7 @@
 """The scripted upstream answers in the shape of the real program: same events, keys and order."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

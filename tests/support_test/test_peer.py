@@ -1,5 +1,7 @@
 """The in-memory peer behaves as uvicorn with a client at its other end."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """The scripted upstream does what scripts say and sees what clients do."""
 
+from __future__ import annotations
+
 import asyncio
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The virtual clock jumps, keeps order, and says so when nothing can ever happen again."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable

@@ -13,6 +13,8 @@ with the same bytes in every run.
 Nothing here imports anything of slotgate outside this package.
 """
 
+from __future__ import annotations
+
 from slotgate.gateway.testing.fake.script.reader import ScriptError, read_script, scene_of
 from slotgate.gateway.testing.fake.script.scene import Machine, Reply, Scene
 from slotgate.gateway.testing.fake.server import FakeServer

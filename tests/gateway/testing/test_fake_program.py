@@ -1,5 +1,7 @@
 """`slotgate fake` as a process: up, told to stop, and as the command of a gateway's backend."""
 
+from __future__ import annotations
+
 import json
 import signal
 import socket

@@ -1,5 +1,7 @@
 """A ready file is there when the server is, whole, and never of an earlier run."""
 
+from __future__ import annotations
+
 import json
 import stat
 from pathlib import Path

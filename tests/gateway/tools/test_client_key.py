@@ -1,5 +1,7 @@
 """Where the operator key comes from, and to whom the one of `slotgate run` is shown."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

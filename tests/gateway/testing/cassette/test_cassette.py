@@ -1,5 +1,7 @@
 """The folder: names that stay, files that are whole, and what becomes of earlier recordings."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

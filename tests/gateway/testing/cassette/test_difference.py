@@ -1,5 +1,7 @@
 """What is said of a request that was not recorded: the nearest one, and what differs."""
 
+from __future__ import annotations
+
 from slotgate.gateway.testing.cassette import Ending, RecordedExchange, RecordedRequest, RecordedResponse
 from slotgate.gateway.testing.cassette.difference import differences, nearest
 

@@ -1,5 +1,7 @@
 """A recording as text: what is written comes back, and people can read and compare it."""
 
+from __future__ import annotations
+
 import json
 
 import pytest

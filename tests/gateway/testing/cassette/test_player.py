@@ -1,5 +1,7 @@
 """What is played, and when, on virtual time: no socket is asked how long anything takes."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field

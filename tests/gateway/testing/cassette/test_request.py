@@ -1,5 +1,7 @@
 """Which requests are the same for a cassette, and what of them it keeps."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson

@@ -1,5 +1,7 @@
 """What is held of a response on its way: bounded, for a slow client and for an answer without end."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any, cast
 

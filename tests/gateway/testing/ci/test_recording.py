@@ -1,5 +1,7 @@
 """A recording behind the gateway of a CI run, and behind the plugin's."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """`slotgate ci` as a workflow meets it: a process, a command, an exit code, and nothing left."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -141,7 +143,7 @@ class Running:
             time.sleep(0.01)
         self.told = json.loads(self.ready.read_text())
 
-    def __enter__(self) -> "Running":
+    def __enter__(self) -> Running:
         return self
 
     def __exit__(self, *_: object) -> None:

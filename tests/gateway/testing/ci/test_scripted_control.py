@@ -1,5 +1,7 @@
 """A reset is done whole, or not at all."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

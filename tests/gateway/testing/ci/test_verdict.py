@@ -1,5 +1,7 @@
 """Which requests of a CI run fail it, and how they are told."""
 
+from __future__ import annotations
+
 from xml.etree import ElementTree as Xml
 
 import pytest

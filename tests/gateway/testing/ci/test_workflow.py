@@ -1,5 +1,7 @@
 """The example of a workflow does what it says: its own command is run here, in a real browser."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import re

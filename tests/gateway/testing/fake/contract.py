@@ -4,6 +4,8 @@ Status line, the set of headers, names, order and kinds of members, the sequence
 the body ends. Numbers are one kind, texts are one kind; what programs switch on is compared as it is.
 """
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass
 from typing import Any

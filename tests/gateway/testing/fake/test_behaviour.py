@@ -4,6 +4,8 @@ Each test runs against the scripted server and against the real program with a t
 long enough to take seconds.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable

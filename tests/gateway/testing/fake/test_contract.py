@@ -3,6 +3,8 @@
 Each case is asked of both and compared as `contract` describes it. What they say differs, nothing else does.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """What goes wrong on demand goes wrong on the wire exactly so, and through a gateway as it should."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 

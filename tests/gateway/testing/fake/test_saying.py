@@ -1,5 +1,7 @@
 """What the scripted llama-server says: chosen by the request, the same for the same seed, in time."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A script is read whole, and refused with every fault that it has."""
 
+from __future__ import annotations
+
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """A gateway in front of the scripted llama-server, in one loop, on a clock that jumps."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import time

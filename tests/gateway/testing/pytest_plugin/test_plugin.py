@@ -1,5 +1,7 @@
 """The plugin in pytest runs of their own: what it gives, how quick, and that it leaves nothing."""
 
+from __future__ import annotations
+
 import os
 import re
 import shutil

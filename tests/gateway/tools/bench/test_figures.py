@@ -1,5 +1,7 @@
 """What visits come to."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.tools.bench import BenchFigures, BenchRequest

@@ -1,5 +1,7 @@
 """Finding llama-server and a model, without a machine: options, variables, folders and packages are given."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

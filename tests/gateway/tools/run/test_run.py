@@ -1,5 +1,7 @@
 """`slotgate run`: the plan, what is said, and the whole of it as a process."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import os

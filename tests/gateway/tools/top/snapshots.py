@@ -1,5 +1,7 @@
 """What gateways say of themselves, as it was recorded, and what is made of it."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from slotgate.gateway.tools.top.snapshot import Snapshot, of_event

@@ -1,5 +1,7 @@
 """Where snapshots come from: events, else questions; and what becomes of a lost connection."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

@@ -1,5 +1,7 @@
 """The page, wide and narrow: every state has a sign and a word, and nothing wraps."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

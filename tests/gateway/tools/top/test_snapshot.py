@@ -1,5 +1,7 @@
 """What is read off the documents of a gateway, old and new."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
