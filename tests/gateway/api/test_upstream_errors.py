@@ -33,7 +33,7 @@ def reason(error: GatewayError) -> bytes:
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 500, 501])
-def test_errors_about_the_request_pass_with_all_fields(status: int) -> None:
+def test_scenario_068_errors_about_the_request_pass_with_all_fields(status: int) -> None:
     error = error_of_answer(status, orjson.dumps({"error": OVERFLOW}))
     assert isinstance(error, UpstreamAnswer)
     assert (status, False) == (error.status, error.retry_safe)
@@ -41,7 +41,7 @@ def test_errors_about_the_request_pass_with_all_fields(status: int) -> None:
     assert list(OVERFLOW) == list(told(error))
 
 
-def test_a_context_overflow_with_status_500_is_not_retried() -> None:
+def test_scenario_070_a_context_overflow_with_status_500_is_not_retried() -> None:
     error = error_of_answer(500, error_body(500, "Context size has been exceeded.", "server_error"))
     assert (error.status, error.retry_safe) == (500, False)
     assert told(error) == {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}
@@ -55,7 +55,7 @@ def test_a_refused_upstream_key_is_an_upstream_auth_error(status: int) -> None:
     assert b"secret" not in error.body()
 
 
-def test_a_retry_is_safe_while_the_backend_loads() -> None:
+def test_scenario_074_a_retry_is_safe_while_the_backend_loads() -> None:
     error = error_of_answer(503, error_body(503, "Loading model", "unavailable_error"))
     assert isinstance(error, CapacityError)
     assert (
@@ -97,7 +97,7 @@ def test_other_statuses_mean_a_broken_backend(status: int) -> None:
         (b'{"detail":"Not Found"}', "the backend reported an error"),
     ],
 )
-def test_every_error_has_message_type_and_code(body: bytes, message: str) -> None:
+def test_scenario_072_every_error_has_message_type_and_code(body: bytes, message: str) -> None:
     error = told(error_of_answer(400, body))
     assert (message, "upstream_error") == (error["message"], error["type"])
     assert error["code"] in (400, "upstream_error")
@@ -131,7 +131,7 @@ def test_the_code_of_an_error_event_is_its_status() -> None:
     assert [status(code) for code in (200, 399, 600, "400", None, True)] == [500] * 6
 
 
-def test_an_error_event_does_not_show_the_path_of_the_model() -> None:
+def test_scenario_088_an_error_event_does_not_show_the_path_of_the_model() -> None:
     error = error_of_event(
         {"message": "failed to load /srv/m.gguf", "code": 500, "x": ["/srv/m.gguf"]},
         lambda text: text.replace(b"/srv/m.gguf", b"public"),
