@@ -1,4 +1,4 @@
-"""`docs/fairness.md`: what the figures say, in short sentences and tables."""
+"""Write `docs/fairness.md`: the figures in short sentences and tables."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ __all__ = ["page"]
 def page(shares: Sequence[Shares], arrivals: Sequence[Arrival], batch: Batch, queues: Sequence[Queue]) -> str:
     return f"""# Many tenants on few slots
 
-What the gateway's scheduler does with a crowd. `make fairness` writes this page and its picture: the
-scheduler that serves requests runs on virtual time, with random sizes from a fixed seed, so the figures are
-the same on every machine. `make test` runs it too, holds the figures to what is promised here, and fails when
-this page is out of date.
+This page shows how the gateway's scheduler shares slots among tenants. `make fairness` writes it and its
+picture. The scheduler of the gateway runs on virtual time, with random sizes from a fixed seed, so the
+figures are the same on every machine. `make test` also runs it: the tests fail if a promise of this page is
+broken or the page is out of date.
 
 ![Shares over time, newcomers behind a crowd, batch work](fairness.svg)
 
 ## Shares follow weights
 
 {SLOTS} slots, all tenants always waiting, {shares[0].hours[-1]:g} hours.
-Sizes vary by half around the average. What a request will cost is estimated when it comes and corrected when
-it has ended; here the estimates are wrong on purpose, by one factor for all requests of a tenant.
-Promised: within 3 % of the share that the weights give.
+The sizes of requests vary by half around the average. The gateway estimates the cost of a request when it
+arrives and corrects it when it has ended. Here the estimates are wrong on purpose, by one factor per tenant.
+Promise: each tenant gets the share of its weight, within 3 %.
 
 {_share_table(shares)}
 
-## A crowd delays nobody else
+## A crowd does not delay other tenants
 
-{CROWD:,} requests of one tenant wait. Another tenant's first request comes, at
-{len(arrivals[0].waits)} different hooks. Waits are in service times of the longest request.
-Promised: at most one.
+{CROWD:,} requests of one tenant wait. Then the first request of another tenant arrives, at
+{len(arrivals[0].waits)} different moments. Waits are in service times of the longest request.
+Promise: at most one. The last column shows the wait in a queue without fairness (first come, first served).
 
 {_arrival_table(arrivals)}
 
-## Batch gets on
+## Batch work advances
 
-One batch tenant beside interactive ones that never pause: in {batch.minutes[-1]:g} minutes
-{batch.interactive[-1]} interactive requests were served and {batch.batch[-1]} of batch.
-Promised, and so it was: one request in {batch.widest_gap} is of batch.
-With no interactive work waiting, batch has all slots.
+One batch tenant competes with interactive tenants that never pause. In {batch.minutes[-1]:g} minutes
+{batch.interactive[-1]} interactive requests and {batch.batch[-1]} batch requests were served.
+Promise, and result: one request in {batch.widest_gap} is a batch request.
+While no interactive request waits, batch requests get all slots.
 
 ## A long queue costs no more than a short one
 
-One request comes, one gives up in the middle of the queue, one comes, one is served: instructions of the
-interpreter and calls into C for these together, on CPython 3.11, with all that the simulation itself does.
-Promised: with 10,000 waiting no more than a quarter above what it is with 10.
+Four steps are measured together: a request arrives, one in the middle of the queue gives up, another arrives,
+and one is served. The figures are instructions of the interpreter and calls into C on CPython 3.11, including
+the work of the simulation itself.
+Promise: with 10,000 waiting requests at most a quarter more than with 10.
 
 {_queue_table(queues)}
 """
@@ -69,7 +70,7 @@ def _share_table(shares: Sequence[Shares]) -> str:
         for one in shares
         for tenant, parts in zip(one.tenants, one.parts, strict=True)
     ]
-    titles = ["tenants", "tenant", "weight", "tokens a request", "estimate", "due", "had", "off by"]
+    titles = ["tenants", "tenant", "weight", "tokens per request", "estimate", "due", "received", "deviation"]
     return markdown(titles, rows)
 
 
@@ -83,11 +84,11 @@ def _arrival_table(arrivals: Sequence[Arrival]) -> str:
         ]
         for arrival in arrivals
     ]
-    return markdown(["slots", "mean wait", "longest wait", "in the order of arrival"], rows)
+    return markdown(["slots", "mean wait", "longest wait", "wait without fairness"], rows)
 
 
 def _queue_table(queues: Sequence[Queue]) -> str:
     rows = [
         [one.tenants, f"{one.waiting:,}", f"{one.instructions:,.0f}", f"{one.calls:,.0f}"] for one in queues
     ]
-    return markdown(["who waits", "waiting", "instructions", "calls into C"], rows)
+    return markdown(["waiting tenants", "requests", "instructions", "calls into C"], rows)
