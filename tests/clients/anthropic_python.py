@@ -9,7 +9,15 @@ from typing import Any
 import anthropic
 from anthropic import Anthropic, AsyncAnthropic, DefaultAsyncHttpxClient, DefaultHttpxClient
 
-from tests.clients.told import PARAMETERS, TOOL, Ask, Client, Failure, Told, in_a_thread
+from tests.clients.driven import (
+    PARAMETERS,
+    TOOL,
+    ClientFailure,
+    ClientReport,
+    ClientRequest,
+    DrivenClient,
+    in_a_thread,
+)
 
 MESSAGES = "/v1/messages"
 ERRORS = {
@@ -23,32 +31,34 @@ ERRORS = {
 }
 
 
-def options(ask: Ask) -> dict[str, Any]:
+def options(ask: ClientRequest) -> dict[str, Any]:
     return {"base_url": ask.base, "api_key": ask.key, "max_retries": 0, "default_headers": ask.headers}
 
 
 @asynccontextmanager
-async def async_client(ask: Ask) -> AsyncIterator[AsyncAnthropic]:
+async def async_client(ask: ClientRequest) -> AsyncIterator[AsyncAnthropic]:
     async with DefaultAsyncHttpxClient(trust_env=False) as http:
         yield AsyncAnthropic(http_client=http, **options(ask))
 
 
-def params(ask: Ask) -> dict[str, Any]:
+def params(ask: ClientRequest) -> dict[str, Any]:
     limit = {"max_tokens": 1000 if ask.max_tokens is None else ask.max_tokens}
     tools = {"tools": [{"name": TOOL, "input_schema": PARAMETERS}]} if ask.tools else {}
     return {"model": ask.model, "messages": ask.messages, "extra_body": {"temperature": 0}, **limit, **tools}
 
 
-def failure_of(error: anthropic.APIError) -> Failure:
+def failure_of(error: anthropic.APIError) -> ClientFailure:
     """What is not in Anthropic's shape stands beside type and message."""
     if not isinstance(error, anthropic.APIStatusError):
-        return Failure(type(error).__name__, message=error.message)
+        return ClientFailure(type(error).__name__, message=error.message)
     said = error.body["error"] if isinstance(error.body, dict) else {}
     code = said.get("code")
-    return Failure(type(error).__name__, error.status_code, code, error.request_id, said.get("message", ""))
+    return ClientFailure(
+        type(error).__name__, error.status_code, code, error.request_id, said.get("message", "")
+    )
 
 
-def hear(told: Told, event: Any) -> None:  # noqa: ANN401
+def hear(told: ClientReport, event: Any) -> None:  # noqa: ANN401
     if event.type == "content_block_start" and event.content_block.type == "tool_use":
         told.call = (event.content_block.name, "")
     elif event.type == "content_block_delta" and event.delta.type == "text_delta":
@@ -60,8 +70,8 @@ def hear(told: Told, event: Any) -> None:  # noqa: ANN401
         told.finish, told.tokens = event.delta.stop_reason, event.usage.output_tokens
 
 
-async def create(ask: Ask) -> Told:
-    told = Told()
+async def create(ask: ClientRequest) -> ClientReport:
+    told = ClientReport()
     try:
         async with async_client(ask) as client:
             stream: Any = await client.messages.create(stream=True, **params(ask))
@@ -77,8 +87,8 @@ async def create(ask: Ask) -> Told:
     return told
 
 
-async def helper(ask: Ask) -> Told:
-    told = Told()
+async def helper(ask: ClientRequest) -> ClientReport:
+    told = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.messages.stream(**params(ask)) as stream:
@@ -98,7 +108,7 @@ async def helper(ask: Ask) -> Told:
     return told
 
 
-def create_sync(ask: Ask, told: Told, left: Callable[[], None]) -> None:
+def create_sync(ask: ClientRequest, told: ClientReport, left: Callable[[], None]) -> None:
     try:
         with DefaultHttpxClient(trust_env=False) as http:
             client = Anthropic(http_client=http, **options(ask))
@@ -115,7 +125,7 @@ def create_sync(ask: Ask, told: Told, left: Callable[[], None]) -> None:
 
 
 CLIENTS = (
-    Client("anthropic", MESSAGES, create, errors=ERRORS),
-    Client("anthropic, sync", MESSAGES, in_a_thread(create_sync), errors=ERRORS),
-    Client("anthropic, helper", MESSAGES, helper, errors=ERRORS),
+    DrivenClient("anthropic", MESSAGES, create, errors=ERRORS),
+    DrivenClient("anthropic, sync", MESSAGES, in_a_thread(create_sync), errors=ERRORS),
+    DrivenClient("anthropic, helper", MESSAGES, helper, errors=ERRORS),
 )

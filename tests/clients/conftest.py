@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from tests.clients.driven import DrivenClient
 from tests.clients.node_js import HOME
-from tests.clients.told import Client
 from tests.support.fixtures import quick_probes
 
 __all__ = ["node_clients", "quick_probes", "what_the_client_needs"]
@@ -36,7 +36,7 @@ def node_clients() -> None:
 def what_the_client_needs(request: pytest.FixtureRequest) -> None:
     params = getattr(getattr(request.node, "callspec", None), "params", {})
     client = params.get("client")
-    if not isinstance(client, Client):
+    if not isinstance(client, DrivenClient):
         return
     if client.needs_node:
         request.getfixturevalue("node_clients")

@@ -8,7 +8,7 @@ from asyncio.subprocess import PIPE
 
 import orjson
 
-from tests.clients.told import Ask, Client, Failure, Run, Told
+from tests.clients.driven import ClientFailure, ClientReport, ClientRequest, DrivenClient, Run
 from tests.support.gateway import CHAT
 from tests.support.http1 import parse_head
 from tests.support.sse import FrameReader, data_of
@@ -19,7 +19,7 @@ STATUSES = dict.fromkeys((200, 400, 401, 404, 429, 500, 503), "curl")
 
 
 def speaks(*options: str) -> Run:
-    async def run(ask: Ask) -> Told:
+    async def run(ask: ClientRequest) -> ClientReport:
         body = {"model": ask.model, "messages": ask.messages, "temperature": 0, "stream": True}
         body["stream_options"] = {"include_usage": True}
         if ask.max_tokens is not None:
@@ -40,19 +40,19 @@ def speaks(*options: str) -> Run:
     return run
 
 
-async def _listen(process: asyncio.subprocess.Process, ask: Ask, body: bytes) -> Told:
+async def _listen(process: asyncio.subprocess.Process, ask: ClientRequest, body: bytes) -> ClientReport:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdin.write(body)
     process.stdin.close()
-    told, reader, done = Told(), FrameReader(), False
+    told, reader, done = ClientReport(), FrameReader(), False
     head = parse_head((await process.stdout.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n"))
     status = int(head.start_line.split(b" ")[1])
     told.request_id = dict(head.headers)[b"x-request-id"].decode()
     if status != 200:
         error = orjson.loads(await process.stdout.read())["error"]
-        told.failure = Failure("curl", status, error["code"], told.request_id, error["message"])
+        told.failure = ClientFailure("curl", status, error["code"], told.request_id, error["message"])
     while data := await process.stdout.read(65536):
         for frame in reader.feed(data):
             assert not done, f"{frame!r} behind the end"
@@ -71,9 +71,9 @@ async def _listen(process: asyncio.subprocess.Process, ask: Ask, body: bytes) ->
     return told
 
 
-def _hear(told: Told, chunk: dict[str, object]) -> None:
+def _hear(told: ClientReport, chunk: dict[str, object]) -> None:
     if isinstance(error := chunk.get("error"), dict):
-        told.failure = Failure("curl", None, error["code"], told.request_id, error["message"])
+        told.failure = ClientFailure("curl", None, error["code"], told.request_id, error["message"])
         return
     if isinstance(usage := chunk.get("usage"), dict):
         told.tokens = usage["completion_tokens"]
@@ -86,7 +86,7 @@ def _hear(told: Told, chunk: dict[str, object]) -> None:
 
 
 CLIENTS = (
-    Client("curl", CHAT, speaks("--http1.1"), errors=STATUSES),
-    Client("curl http/1.0", CHAT, speaks("--http1.0"), errors=STATUSES),
-    Client("curl http/2 upgrade", CHAT, speaks("--http2"), errors=STATUSES),
+    DrivenClient("curl", CHAT, speaks("--http1.1"), errors=STATUSES),
+    DrivenClient("curl http/1.0", CHAT, speaks("--http1.0"), errors=STATUSES),
+    DrivenClient("curl http/2 upgrade", CHAT, speaks("--http2"), errors=STATUSES),
 )

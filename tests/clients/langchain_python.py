@@ -12,8 +12,8 @@ from langchain_openai import ChatOpenAI
 from openai import DefaultAsyncHttpxClient
 from pydantic import SecretStr
 
+from tests.clients.driven import ClientFailure, ClientReport, ClientRequest, DrivenClient, Run
 from tests.clients.openai_python import CHAT_TOOL, failure_of
-from tests.clients.told import Ask, Client, Failure, Run, Told
 from tests.support.gateway import CHAT
 
 ERRORS = {
@@ -27,7 +27,7 @@ ERRORS = {
 }
 
 
-def model(ask: Ask, http: DefaultAsyncHttpxClient, **more: Any) -> ChatOpenAI:  # noqa: ANN401
+def model(ask: ClientRequest, http: DefaultAsyncHttpxClient, **more: Any) -> ChatOpenAI:  # noqa: ANN401
     limit: dict[str, Any] = {} if ask.max_tokens is None else {"max_tokens": ask.max_tokens}
     return ChatOpenAI(
         model=ask.model,
@@ -44,8 +44,8 @@ def model(ask: Ask, http: DefaultAsyncHttpxClient, **more: Any) -> ChatOpenAI:  
 
 
 def streams(*, responses: bool) -> Run:
-    async def run(ask: Ask) -> Told:
-        told = Told()
+    async def run(ask: ClientRequest) -> ClientReport:
+        told = ClientReport()
         whole: AIMessageChunk | None = None
         try:
             async with DefaultAsyncHttpxClient(trust_env=False) as http:
@@ -65,7 +65,7 @@ def streams(*, responses: bool) -> Run:
             told.failure = failure_of(error)
         except ValueError as error:  # so it reports `response.failed`
             [code] = re.findall(r"code='(\w+)'", str(error))
-            told.failure = Failure("ValueError", code=code, message=str(error))
+            told.failure = ClientFailure("ValueError", code=code, message=str(error))
         if whole is not None:
             assert told.text == whole.text, "the sum is the text"
             told.tokens = whole.usage_metadata["output_tokens"] if whole.usage_metadata else None
@@ -79,8 +79,8 @@ def streams(*, responses: bool) -> Run:
 
 
 CLIENTS = (
-    Client("langchain", CHAT, streams(responses=False), errors=ERRORS),
-    Client(
+    DrivenClient("langchain", CHAT, streams(responses=False), errors=ERRORS),
+    DrivenClient(
         "langchain, responses", "/v1/responses", streams(responses=True), errors=ERRORS | {200: "ValueError"}
     ),
 )

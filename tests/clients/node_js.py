@@ -8,7 +8,15 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from tests.clients import openai_python
-from tests.clients.told import PARAMETERS, TOOL, Ask, Client, Failure, Run, Told
+from tests.clients.driven import (
+    PARAMETERS,
+    TOOL,
+    ClientFailure,
+    ClientReport,
+    ClientRequest,
+    DrivenClient,
+    Run,
+)
 from tests.support.gateway import CHAT
 
 HOME = Path(__file__).with_name("node")
@@ -20,7 +28,7 @@ AI_SDK_ERRORS = {**dict.fromkeys(ERRORS, "AI_APICallError"), 200: "Object"}
 
 
 def drives(client: str) -> Run:
-    async def run(ask: Ask) -> Told:
+    async def run(ask: ClientRequest) -> ClientReport:
         given = {
             "base": ask.base,
             "key": ask.key,
@@ -49,11 +57,11 @@ def drives(client: str) -> Run:
     return run
 
 
-async def _listen(process: asyncio.subprocess.Process, ask: Ask) -> Told:
+async def _listen(process: asyncio.subprocess.Process, ask: ClientRequest) -> ClientReport:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    told, whole = Told(), False
+    told, whole = ClientReport(), False
     async for line in process.stdout:
         said = json.loads(line)
         if "piece" in said:
@@ -66,7 +74,7 @@ async def _listen(process: asyncio.subprocess.Process, ask: Ask) -> Told:
             told.finish, told.tokens = said["told"]["finish"], said["told"]["tokens"]
             call, failure = said["told"]["call"], said["told"]["failure"]
             told.call = tuple(call) if call else None
-            told.failure = Failure(**failure) if failure else None
+            told.failure = ClientFailure(**failure) if failure else None
     complaints = (await process.stderr.read()).decode()
     assert await process.wait() == 0, complaints
     assert whole, complaints
@@ -74,13 +82,13 @@ async def _listen(process: asyncio.subprocess.Process, ask: Ask) -> Told:
 
 
 CLIENTS = (
-    Client("node openai chat", CHAT, drives("chat"), needs_node=True, errors=ERRORS),
-    Client(
+    DrivenClient("node openai chat", CHAT, drives("chat"), needs_node=True, errors=ERRORS),
+    DrivenClient(
         "node openai responses, helper",
         "/v1/responses",
         drives("responses"),
         needs_node=True,
         errors=openai_python.EVENTS,
     ),
-    Client("ai sdk", CHAT, drives("ai-sdk"), needs_node=True, errors=AI_SDK_ERRORS),
+    DrivenClient("ai sdk", CHAT, drives("ai-sdk"), needs_node=True, errors=AI_SDK_ERRORS),
 )

@@ -9,7 +9,16 @@ from typing import Any
 import openai
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
-from tests.clients.told import PARAMETERS, TOOL, Ask, Client, Failure, Run, Told, in_a_thread
+from tests.clients.driven import (
+    PARAMETERS,
+    TOOL,
+    ClientFailure,
+    ClientReport,
+    ClientRequest,
+    DrivenClient,
+    Run,
+    in_a_thread,
+)
 from tests.support.gateway import CHAT
 
 ERRORS = {
@@ -27,7 +36,7 @@ CHAT_TOOL = {"type": "function", "function": {"name": TOOL, "parameters": PARAME
 RESPONSES_TOOL = {"type": "function", "name": TOOL, "parameters": PARAMETERS, "strict": True}
 
 
-def options(ask: Ask) -> dict[str, Any]:
+def options(ask: ClientRequest) -> dict[str, Any]:
     return {
         "base_url": f"{ask.base}/v1",
         "api_key": ask.key,
@@ -37,19 +46,19 @@ def options(ask: Ask) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def async_client(ask: Ask) -> AsyncIterator[AsyncOpenAI]:
+async def async_client(ask: ClientRequest) -> AsyncIterator[AsyncOpenAI]:
     """Proxy variables of the environment are none of the tests' business."""
     async with DefaultAsyncHttpxClient(trust_env=False) as http:
         yield AsyncOpenAI(http_client=http, **options(ask))
 
 
-def failure_of(error: openai.APIError) -> Failure:
+def failure_of(error: openai.APIError) -> ClientFailure:
     status = error.status_code if isinstance(error, openai.APIStatusError) else None
     request_id = error.request_id if isinstance(error, openai.APIStatusError) else None
-    return Failure(type(error).__name__, status, error.code, request_id, error.message)
+    return ClientFailure(type(error).__name__, status, error.code, request_id, error.message)
 
 
-def chat_params(ask: Ask) -> dict[str, Any]:
+def chat_params(ask: ClientRequest) -> dict[str, Any]:
     params: dict[str, Any] = {
         "model": ask.model,
         "messages": ask.messages,
@@ -61,12 +70,12 @@ def chat_params(ask: Ask) -> dict[str, Any]:
     return params | ({"tools": [CHAT_TOOL]} if ask.tools else {})
 
 
-def text_params(ask: Ask) -> dict[str, Any]:
+def text_params(ask: ClientRequest) -> dict[str, Any]:
     limit = {} if ask.max_tokens is None else {"max_tokens": ask.max_tokens}
     return {"model": ask.model, "prompt": ask.prompt, "temperature": 0, **limit}
 
 
-def response_params(ask: Ask) -> dict[str, Any]:
+def response_params(ask: ClientRequest) -> dict[str, Any]:
     params: dict[str, Any] = {"model": ask.model, "input": ask.prompt, "temperature": 0}
     if ask.max_tokens is not None:
         params["max_output_tokens"] = ask.max_tokens
@@ -76,7 +85,7 @@ def response_params(ask: Ask) -> dict[str, Any]:
 # -- what a chunk or an event tells the user
 
 
-def hear_chunk(told: Told, chunk: Any) -> None:  # noqa: ANN401
+def hear_chunk(told: ClientReport, chunk: Any) -> None:  # noqa: ANN401
     told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
     for choice in chunk.choices:
         told.finish = choice.finish_reason or told.finish
@@ -87,7 +96,7 @@ def hear_chunk(told: Told, chunk: Any) -> None:  # noqa: ANN401
             told.call = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
 
 
-def hear_text(told: Told, chunk: Any) -> None:  # noqa: ANN401
+def hear_text(told: ClientReport, chunk: Any) -> None:  # noqa: ANN401
     told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
     for choice in chunk.choices:
         told.finish = choice.finish_reason or told.finish
@@ -95,19 +104,19 @@ def hear_text(told: Told, chunk: Any) -> None:  # noqa: ANN401
             told.pieces.append(choice.text)
 
 
-def hear_event(told: Told, event: Any) -> None:  # noqa: ANN401
+def hear_event(told: ClientReport, event: Any) -> None:  # noqa: ANN401
     if event.type == "response.output_text.delta":
         told.pieces.append(event.delta)
     elif event.type == "response.completed":
         hear_response(told, event.response)
     elif event.type == "response.failed":
         error = event.response.error
-        told.failure = Failure(event.type, code=error.code, message=error.message)
+        told.failure = ClientFailure(event.type, code=error.code, message=error.message)
     elif event.type == "error":
-        told.failure = Failure(event.type, code=event.code, message=event.message)
+        told.failure = ClientFailure(event.type, code=event.code, message=event.message)
 
 
-def hear_response(told: Told, response: Any) -> None:  # noqa: ANN401
+def hear_response(told: ClientReport, response: Any) -> None:  # noqa: ANN401
     told.finish, told.tokens = response.status, response.usage.output_tokens
     for item in response.output:
         if item.type == "function_call":
@@ -118,12 +127,14 @@ def hear_response(told: Told, response: Any) -> None:  # noqa: ANN401
 
 
 def create(
-    create_of: Callable[[Any], Any], params: Callable[[Ask], Any], hear: Callable[[Told, Any], None]
+    create_of: Callable[[Any], Any],
+    params: Callable[[ClientRequest], Any],
+    hear: Callable[[ClientReport, Any], None],
 ) -> tuple[Run, Run]:
     """`client.….create(stream=True)`, asynchronous and not."""
 
-    async def run(ask: Ask) -> Told:
-        told = Told()
+    async def run(ask: ClientRequest) -> ClientReport:
+        told = ClientReport()
         try:
             async with async_client(ask) as client:
                 stream = await create_of(client)(stream=True, **params(ask))
@@ -138,7 +149,7 @@ def create(
             told.failure = failure_of(error)
         return told
 
-    def body(ask: Ask, told: Told, left: Callable[[], None]) -> None:
+    def body(ask: ClientRequest, told: ClientReport, left: Callable[[], None]) -> None:
         try:
             with DefaultHttpxClient(trust_env=False) as http:
                 stream = create_of(OpenAI(http_client=http, **options(ask)))(stream=True, **params(ask))
@@ -155,9 +166,9 @@ def create(
     return run, in_a_thread(body)
 
 
-async def chat_helper(ask: Ask) -> Told:
+async def chat_helper(ask: ClientRequest) -> ClientReport:
     """`client.chat.completions.stream`, which adds up what came."""
-    told = Told()
+    told = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.chat.completions.stream(**chat_params(ask)) as stream:
@@ -181,9 +192,9 @@ async def chat_helper(ask: Ask) -> Told:
     return told
 
 
-async def responses_helper(ask: Ask) -> Told:
+async def responses_helper(ask: ClientRequest) -> ClientReport:
     """`client.responses.stream`, which adds up what came."""
-    told = Told()
+    told = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.responses.stream(**response_params(ask)) as stream:
@@ -207,12 +218,12 @@ _text = create(lambda client: client.completions.create, text_params, hear_text)
 _responses = create(lambda client: client.responses.create, response_params, hear_event)
 
 CLIENTS = (
-    Client("openai chat", CHAT, _chat[0], errors=ERRORS),
-    Client("openai chat, sync", CHAT, _chat[1], errors=ERRORS),
-    Client("openai chat, helper", CHAT, chat_helper, errors=ERRORS),
-    Client("openai completions", "/v1/completions", _text[0], errors=ERRORS),
-    Client("openai completions, sync", "/v1/completions", _text[1], errors=ERRORS),
-    Client("openai responses", "/v1/responses", _responses[0], errors=EVENTS),
-    Client("openai responses, sync", "/v1/responses", _responses[1], errors=EVENTS),
-    Client("openai responses, helper", "/v1/responses", responses_helper, errors=EVENTS),
+    DrivenClient("openai chat", CHAT, _chat[0], errors=ERRORS),
+    DrivenClient("openai chat, sync", CHAT, _chat[1], errors=ERRORS),
+    DrivenClient("openai chat, helper", CHAT, chat_helper, errors=ERRORS),
+    DrivenClient("openai completions", "/v1/completions", _text[0], errors=ERRORS),
+    DrivenClient("openai completions, sync", "/v1/completions", _text[1], errors=ERRORS),
+    DrivenClient("openai responses", "/v1/responses", _responses[0], errors=EVENTS),
+    DrivenClient("openai responses, sync", "/v1/responses", _responses[1], errors=EVENTS),
+    DrivenClient("openai responses, helper", "/v1/responses", responses_helper, errors=EVENTS),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from slotgate.gateway.testing.fake.net.wire import STREAM_HEAD
-from tests.clients.told import TOOL
+from tests.clients.driven import TOOL
 from tests.support.gateway import CHAT
 from tests.support.llama_dialects import message_events, named, response_events
 from tests.support.llama_frames import chat_events, data, text_events

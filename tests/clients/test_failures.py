@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
+from tests.clients.driven import ClientFailure, ClientRequest, DrivenClient
 from tests.clients.every import every_client
 from tests.clients.scenes import cut, endless, whole
-from tests.clients.told import Ask, Client, Failure
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama import RealLlama
@@ -28,13 +28,13 @@ TOO_LONG = "word " * 5000
 
 
 @asynccontextmanager
-async def gateway_for(client: Client, script: Script, **sections: Any) -> AsyncIterator[Gateway]:  # noqa: ANN401
+async def gateway_for(client: DrivenClient, script: Script, **sections: Any) -> AsyncIterator[Gateway]:  # noqa: ANN401
     fu = ScriptedUpstream(scripts={client.path: script})
     async with fu, running_gateway(settings_for(fu.url, **sections)) as gateway:
         yield gateway
 
 
-def raised(client: Client, status: int, failure: Failure | None) -> Failure:
+def raised(client: DrivenClient, status: int, failure: ClientFailure | None) -> ClientFailure:
     """It is the exception that the client has for this, and tells which request it was."""
     assert failure is not None
     assert failure.kind == client.errors[status]
@@ -45,33 +45,33 @@ def raised(client: Client, status: int, failure: Failure | None) -> Failure:
 
 
 @every_client
-async def test_a_wrong_key(client: Client) -> None:
+async def test_a_wrong_key(client: DrivenClient) -> None:
     tenant = {"name": "a", "key_hashes": [hash_key(b"sg-right")]}
     async with gateway_for(client, whole(client.path), tenant=[tenant]) as gateway:
-        ask = Ask(gateway, key="sg-wrong", headers=ID)
+        ask = ClientRequest(gateway, key="sg-wrong", headers=ID)
         assert raised(client, 401, (await client.run(ask)).failure).code == "invalid_api_key"
         assert (await client.run(replace(ask, key="sg-right"))).failure is None
 
 
 @every_client
-async def test_a_model_that_nobody_serves(client: Client) -> None:
+async def test_a_model_that_nobody_serves(client: DrivenClient) -> None:
     async with gateway_for(client, whole(client.path)) as gateway:
-        told = await client.run(Ask(gateway, model="gpt-9", headers=ID))
+        told = await client.run(ClientRequest(gateway, model="gpt-9", headers=ID))
         assert raised(client, 404, told.failure).code == "model_not_found"
 
 
 @every_client
-async def test_a_prompt_that_is_too_long_for_the_real_model(client: Client, tiny_llama: RealLlama) -> None:
+async def test_a_prompt_that_is_too_long(client: DrivenClient, tiny_llama: RealLlama) -> None:
     async with running_gateway(settings_for(tiny_llama.url)) as gateway:
-        told = await client.run(Ask(gateway, prompt=TOO_LONG, headers=ID))
+        told = await client.run(ClientRequest(gateway, prompt=TOO_LONG, headers=ID))
         assert "exceeds the available context size" in raised(client, 400, told.failure).message
 
 
 @every_client
-async def test_a_fault_of_the_backend(client: Client) -> None:
+async def test_a_fault_of_the_backend(client: DrivenClient) -> None:
     fault = answer(500, error_body(500, "Context size has been exceeded.", "server_error"))
     async with gateway_for(client, [Write(fault)]) as gateway:
-        told = await client.run(Ask(gateway, headers=ID))
+        told = await client.run(ClientRequest(gateway, headers=ID))
         assert raised(client, 500, told.failure).message.endswith("Context size has been exceeded.")
 
 
@@ -86,26 +86,26 @@ async def busy_gateway(limits: dict[str, float]) -> AsyncIterator[Gateway]:
 
 
 @every_client
-async def test_no_slot_in_time(client: Client) -> None:
+async def test_no_slot_in_time(client: DrivenClient) -> None:
     async with busy_gateway({"queue_timeout_s": 0.2}) as gateway:
-        told = await client.run(Ask(gateway, headers=ID))
+        told = await client.run(ClientRequest(gateway, headers=ID))
         assert raised(client, 503, told.failure).code == "queue_timeout"
 
 
 @every_client
-async def test_no_place_in_the_queue(client: Client) -> None:
+async def test_no_place_in_the_queue(client: DrivenClient) -> None:
     async with busy_gateway({"max_queue": 1}) as gateway, await gateway.client() as waiting:
         await waiting.send(request_bytes("POST", CHAT, json=chat()))
         await gateway.until(lambda: gateway.scheduler.depth == 1)
-        told = await client.run(Ask(gateway, headers=ID))
+        told = await client.run(ClientRequest(gateway, headers=ID))
         assert raised(client, 429, told.failure).code == "queue_full"
 
 
 @every_client
-async def test_a_stream_that_is_cut_is_no_success(client: Client) -> None:
+async def test_a_stream_that_is_cut_is_no_success(client: DrivenClient) -> None:
     """What came before stays with the user."""
     async with gateway_for(client, cut(client.path)) as gateway:
-        told = await client.run(Ask(gateway, headers=ID))
+        told = await client.run(ClientRequest(gateway, headers=ID))
     assert told.pieces[:2] == [" one", " two"][: len(told.pieces)]
     assert told.failure is not None
     assert (told.failure.kind, told.failure.code) == (client.errors[200], "upstream_truncated")
@@ -113,14 +113,14 @@ async def test_a_stream_that_is_cut_is_no_success(client: Client) -> None:
 
 
 @every_client
-async def test_an_error_after_keepalives_is_no_success(client: Client) -> None:
+async def test_an_error_after_keepalives_is_no_success(client: DrivenClient) -> None:
     """The status was spent on the first keep-alive."""
     late: Script = [
         Sleep(0.2),
         Write(answer(400, error_body(400, "too much of it", "invalid_request_error"))),
     ]
     async with gateway_for(client, late, streaming={"keepalive_interval_s": 0.05}) as gateway:
-        told = await client.run(Ask(gateway, headers=ID))
+        told = await client.run(ClientRequest(gateway, headers=ID))
     assert told.failure is not None
     assert "too much of it" in told.failure.message
     assert told.pieces == []

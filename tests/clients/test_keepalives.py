@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from tests.clients.driven import ClientRequest, DrivenClient
 from tests.clients.every import every_client
 from tests.clients.scenes import WORDS, whole
 from tests.clients.tap import PINGS, look_of_keepalives, tapped
-from tests.clients.told import Ask, Client
 from tests.support.gateway import running_gateway, settings_for
 from tests.support.script import Gate, Sleep
 from tests.support.scripted import ScriptedUpstream
@@ -21,7 +21,7 @@ COUNT = 4
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @every_client
-async def test_keepalives_reach_the_client_and_not_its_user(client: Client, form: str) -> None:
+async def test_keepalives_reach_the_client_and_not_its_user(client: DrivenClient, form: str) -> None:
     """The backend is silent until some have passed."""
     heard = asyncio.Event()
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})
@@ -37,7 +37,7 @@ async def test_keepalives_reach_the_client_and_not_its_user(client: Client, form
                 heard.set()
 
         tap.on_seen = on_seen
-        told = await client.run(Ask(gateway, url=tap.url, max_tokens=None))
+        told = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None))
     assert told.failure is None
     assert told.pieces == WORDS
     assert told.tokens == len(WORDS)
@@ -45,13 +45,13 @@ async def test_keepalives_reach_the_client_and_not_its_user(client: Client, form
 
 
 @every_client
-async def test_a_client_may_refuse_them(client: Client) -> None:
+async def test_a_client_may_refuse_them(client: DrivenClient) -> None:
     """Several would have been due."""
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Sleep(0.3))})
     streaming = {"keepalive_interval_s": 0.05}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
         async with tapped(gateway.url) as tap:
             refusing = {"x-slotgate-keepalive": "off"}
-            told = await client.run(Ask(gateway, url=tap.url, max_tokens=None, headers=refusing))
+            told = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None, headers=refusing))
     assert told.pieces == WORDS
     assert not any(sign in tap.seen for sign in PINGS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clients.driven import ClientRequest, DrivenClient
 from tests.clients.every import every_client
 from tests.clients.scenes import endless
-from tests.clients.told import Ask, Client
 from tests.support.gateway import running_gateway, settings_for
 from tests.support.llama import RealLlama
 from tests.support.scripted import ScriptedUpstream
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 @every_client
-async def test_stopping_a_stream_frees_its_slot(client: Client) -> None:
+async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
     fu = ScriptedUpstream(scripts={client.path: endless(client.path)})
     freed: list[bool] = []
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -25,7 +25,7 @@ async def test_stopping_a_stream_frees_its_slot(client: Client) -> None:
             await gateway.until(lambda: gateway.idle and pool.free == 4)
             freed.append(True)
 
-        told = await client.run(Ask(gateway, leave_after=3, on_left=on_left))
+        told = await client.run(ClientRequest(gateway, leave_after=3, on_left=on_left))
         assert told.failure is None
         assert len(told.pieces) >= 3
         assert freed == [True]
@@ -33,7 +33,7 @@ async def test_stopping_a_stream_frees_its_slot(client: Client) -> None:
 
 
 @every_client
-async def test_stopping_the_real_thing_frees_its_slot(client: Client, tiny_llama: RealLlama) -> None:
+async def test_stopping_the_real_thing_frees_its_slot(client: DrivenClient, tiny_llama: RealLlama) -> None:
     """A model that would go on to the end of its context; the next request has its slot."""
     async with running_gateway(settings_for(tiny_llama.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool
@@ -41,7 +41,7 @@ async def test_stopping_the_real_thing_frees_its_slot(client: Client, tiny_llama
         async def on_left() -> None:
             await gateway.until(lambda: gateway.idle and pool.free == tiny_llama.slots)
 
-        ask = Ask(gateway, max_tokens=3000, leave_after=2, on_left=on_left)
+        ask = ClientRequest(gateway, max_tokens=3000, leave_after=2, on_left=on_left)
         told = await client.run(ask)
         assert told.failure is None
         assert told.finish is None, "it was stopped before the end"

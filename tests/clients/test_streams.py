@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from tests.clients.driven import ClientRequest, DrivenClient
 from tests.clients.every import every_client, every_client_with_tools
 from tests.clients.scenes import CALL, tool_events
 from tests.clients.tap import look_of_keepalives, tapped
-from tests.clients.told import Ask, Client
 from tests.support.client import RawClient
 from tests.support.gateway import CHAT, running_gateway, settings_for
 from tests.support.llama import RealLlama
@@ -35,10 +35,10 @@ async def said_by(llama: RealLlama, prompt: str, path: str) -> str:
 
 
 @every_client
-async def test_the_user_reads_what_the_model_says(client: Client, cold_llama: RealLlama) -> None:
+async def test_the_user_reads_what_the_model_says(client: DrivenClient, cold_llama: RealLlama) -> None:
     expected = await said_by(cold_llama, "hi", client.path)
     async with running_gateway(settings_for(cold_llama.url)) as gateway:
-        told = await client.run(Ask(gateway, max_tokens=COUNT, headers={"x-request-id": "req-1"}))
+        told = await client.run(ClientRequest(gateway, max_tokens=COUNT, headers={"x-request-id": "req-1"}))
     assert told.failure is None
     assert told.text == expected
     assert len(told.pieces) > 1, "it came in pieces"
@@ -48,12 +48,14 @@ async def test_the_user_reads_what_the_model_says(client: Client, cold_llama: Re
 
 
 @every_client
-async def test_the_same_after_a_long_prompt_and_its_keepalives(client: Client, cold_llama: RealLlama) -> None:
+async def test_keepalives_of_a_long_prompt_change_nothing(
+    client: DrivenClient, cold_llama: RealLlama
+) -> None:
     expected = await said_by(cold_llama, LONG, client.path)
     streaming = {"keepalive_interval_s": 0.01, "keepalive": "chunk"}
     settings = settings_for(cold_llama.url, streaming=streaming)
     async with running_gateway(settings) as gateway, tapped(gateway.url) as tap:
-        told = await client.run(Ask(gateway, url=tap.url, prompt=LONG, max_tokens=COUNT))
+        told = await client.run(ClientRequest(gateway, url=tap.url, prompt=LONG, max_tokens=COUNT))
     assert look_of_keepalives(client.path, "chunk") in tap.seen
     assert told.failure is None
     assert told.text == expected
@@ -61,11 +63,11 @@ async def test_the_same_after_a_long_prompt_and_its_keepalives(client: Client, c
 
 
 @every_client_with_tools
-async def test_a_call_of_a_tool_is_put_together(client: Client) -> None:
+async def test_a_call_of_a_tool_is_put_together(client: DrivenClient) -> None:
     """And a thought before it disturbs nobody."""
     fu = ScriptedUpstream(scripts={client.path: stream(*tool_events(client.path))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        told = await client.run(Ask(gateway, tools=True, max_tokens=None))
+        told = await client.run(ClientRequest(gateway, tools=True, max_tokens=None))
     assert told.failure is None
     assert told.call == CALL
     assert told.text == ""

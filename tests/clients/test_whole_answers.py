@@ -11,7 +11,7 @@ import pytest
 from openai import DefaultAsyncHttpxClient
 
 from tests.clients import anthropic_python, langchain_python, openai_python
-from tests.clients.told import PARAMETERS, TOOL, Ask
+from tests.clients.driven import PARAMETERS, TOOL, ClientRequest
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import Gateway, running_gateway, settings_for
 from tests.support.llama import RealLlama
@@ -29,7 +29,10 @@ async def gateway_before(llama: RealLlama) -> AsyncIterator[Gateway]:
 
 
 async def test_openai_chat(tiny_llama: RealLlama) -> None:
-    async with gateway_before(tiny_llama) as gateway, openai_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        openai_python.async_client(ClientRequest(gateway)) as client,
+    ):
         answer = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "hi"}], max_tokens=COUNT
         )
@@ -41,14 +44,20 @@ async def test_openai_chat(tiny_llama: RealLlama) -> None:
 
 
 async def test_openai_completions(tiny_llama: RealLlama) -> None:
-    async with gateway_before(tiny_llama) as gateway, openai_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        openai_python.async_client(ClientRequest(gateway)) as client,
+    ):
         answer = await client.completions.create(model="m", prompt=["hi", "ho"], max_tokens=COUNT)
     assert [choice.index for choice in answer.choices] == [0, 1]
     assert all(choice.text for choice in answer.choices)
 
 
 async def test_openai_responses(tiny_llama: RealLlama) -> None:
-    async with gateway_before(tiny_llama) as gateway, openai_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        openai_python.async_client(ClientRequest(gateway)) as client,
+    ):
         answer = await client.responses.create(model="m", input="hi", max_output_tokens=COUNT)
     assert answer.model == "m"
     assert answer.output_text
@@ -57,7 +66,10 @@ async def test_openai_responses(tiny_llama: RealLlama) -> None:
 
 
 async def test_openai_models(tiny_llama: RealLlama) -> None:
-    async with gateway_before(tiny_llama) as gateway, openai_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        openai_python.async_client(ClientRequest(gateway)) as client,
+    ):
         assert [model.id async for model in client.models.list()] == ["m"]
         assert (await client.models.retrieve("m")).id == "m"
 
@@ -66,7 +78,7 @@ async def test_openai_models(tiny_llama: RealLlama) -> None:
 async def test_openai_embeddings(encoding: str, run_llama: RunLlama, tiny_model: Path) -> None:
     """Base64 is what the client asks for by itself."""
     llama = run_llama(RealLlama(tiny_model, args=("--embeddings", "--pooling", "mean")))
-    async with gateway_before(llama) as gateway, openai_python.async_client(Ask(gateway)) as client:
+    async with gateway_before(llama) as gateway, openai_python.async_client(ClientRequest(gateway)) as client:
         given = {"encoding_format": encoding} if encoding == "float" else {}
         answer = await client.embeddings.create(model="m", input=["hi", "other words"], extra_body=given)
     assert [vector.index for vector in answer.data] == [0, 1]
@@ -77,7 +89,10 @@ async def test_openai_embeddings(encoding: str, run_llama: RunLlama, tiny_model:
 
 
 async def test_anthropic_messages(tiny_llama: RealLlama) -> None:
-    async with gateway_before(tiny_llama) as gateway, anthropic_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        anthropic_python.async_client(ClientRequest(gateway)) as client,
+    ):
         answer = await client.messages.create(
             model="m", max_tokens=COUNT, messages=[{"role": "user", "content": "hi"}]
         )
@@ -96,7 +111,10 @@ async def test_anthropic_counts_the_tokens_that_a_message_then_has(tiny_llama: R
         "messages": [{"role": "user", "content": "some word"}],
         "tools": tools,
     }
-    async with gateway_before(tiny_llama) as gateway, anthropic_python.async_client(Ask(gateway)) as client:
+    async with (
+        gateway_before(tiny_llama) as gateway,
+        anthropic_python.async_client(ClientRequest(gateway)) as client,
+    ):
         counted = await client.messages.count_tokens(**asked)
         answer = await client.messages.create(max_tokens=COUNT, **asked)
     cached = answer.usage.cache_read_input_tokens or 0
@@ -105,7 +123,7 @@ async def test_anthropic_counts_the_tokens_that_a_message_then_has(tiny_llama: R
 
 async def test_langchain(tiny_llama: RealLlama) -> None:
     async with gateway_before(tiny_llama) as gateway, DefaultAsyncHttpxClient(trust_env=False) as http:
-        chat = langchain_python.model(Ask(gateway, max_tokens=COUNT), http)
+        chat = langchain_python.model(ClientRequest(gateway, max_tokens=COUNT), http)
         answer = await chat.ainvoke("hi")
     assert answer.text
     assert answer.usage_metadata is not None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from tests.support.answer import Answer, exchange, fetch
+from tests.support.answer import WholeResponse, exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
@@ -148,7 +148,7 @@ async def test_a_key_sees_and_uses_the_models_that_it_may() -> None:
 # Without keys: no foreign page
 
 
-async def from_page(url: str, host: bytes, *headers: bytes, method: bytes = b"POST") -> Answer:
+async def from_page(url: str, host: bytes, *headers: bytes, method: bytes = b"POST") -> WholeResponse:
     body = b'{"messages":[{"role":"user","content":"hi"}]}'
     lines = [method + b" " + CHAT.encode() + b" HTTP/1.1", host, *headers, b"content-length: %d" % len(body)]
     return await exchange(url, b"\r\n".join(lines) + b"\r\n\r\n" + body)
@@ -262,7 +262,7 @@ PREFLIGHT = [
 ]
 
 
-def allows(got: Answer) -> list[bytes]:
+def allows(got: WholeResponse) -> list[bytes]:
     return got.head.all(b"access-control-allow-origin")
 
 

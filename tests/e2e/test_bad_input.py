@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.answer import Answer, exchange, fetch
+from tests.support.answer import WholeResponse, exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import chunked
@@ -31,7 +31,7 @@ async def nothing_forwarded(**server: object) -> AsyncIterator[Gateway]:
         assert gateway.scheduler.granted == 0
 
 
-async def post(gateway: Gateway, body: bytes) -> Answer:
+async def post(gateway: Gateway, body: bytes) -> WholeResponse:
     return await fetch(gateway.url, "POST", CHAT, JSON, body=body)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.answer import exchange
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, H, answer, chunked
@@ -82,7 +82,7 @@ BIG: dict[str, tuple[bytes, int]] = {
 }
 
 
-def script(request: Request) -> Script:
+def script(request: ReceivedRequest) -> Script:
     if b'"stream":true' not in request.body[-200:]:
         return WHOLE
     return [Write(H), Paced(RATE), Write(chunked(STOP, DONE) + END), Fin()]

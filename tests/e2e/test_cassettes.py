@@ -18,7 +18,7 @@ from slotgate.gateway.testing.cassette import (
     listening,
 )
 from slotgate.gateway.testing.cassette.request import STATUS_PATHS
-from tests.support.cassettes import Seen, playing, posted, recording, recordings, seen
+from tests.support.cassettes import SeenResponse, playing, posted, recording, recordings, seen
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama import RealLlama
@@ -129,7 +129,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def alike(one: Seen) -> tuple[object, ...]:
+def alike(one: SeenResponse) -> tuple[object, ...]:
     if one.head is None:
         return (None, one.body, one.clean_end, one.closed)
     told = {name: value for name, value in one.told.items() if name != b"connection"}

@@ -15,7 +15,7 @@ from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.http.by_method import ByMethod
 from slotgate.gateway.settings import Settings
-from tests.support.answer import Answer, exchange, fetch
+from tests.support.answer import WholeResponse, exchange, fetch
 from tests.support.client import request_bytes
 from tests.support.endpoints import BOUNDARY, MODEL, STREAMING, WAYS, Way, chunks_of, models_in
 from tests.support.gateway import running_gateway, settings_for
@@ -297,7 +297,7 @@ async def test_a_name_that_is_not_here_is_repeated_in_the_error(name: str) -> No
     way = STREAMING[0]
     fu = whole(way)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        answers: list[Answer] = [
+        answers: list[WholeResponse] = [
             await way.ask(gateway.url, model=name),
             await fetch(gateway.url, "GET", f"/v1/models/{in_path(name)}"),
         ]

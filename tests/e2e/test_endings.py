@@ -11,7 +11,7 @@ from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.backends.backend import Backend
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.endpoints import MODEL, Way
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
@@ -180,7 +180,7 @@ async def status_of(client: RawClient) -> int:
     return client.status
 
 
-def _fails(*_: object) -> Request:
+def _fails(*_: object) -> ReceivedRequest:
     raise LookupError("a fault of ours")
 
 

@@ -18,8 +18,8 @@ from slotgate.gateway.app.application import build_app
 from slotgate.gateway.auth.identity import Identities
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.http.context import TenantIdentity
-from tests.support.answer import Answer, fetch
-from tests.support.connection import Request
+from tests.support.answer import WholeResponse, fetch
+from tests.support.connection import ReceivedRequest
 from tests.support.endpoints import (
     MODEL,
     SAMPLES,
@@ -38,7 +38,7 @@ from tests.support.endpoints import (
 from tests.support.gateway import Gateway, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import END, PING, H, answer, chunked, error_body
-from tests.support.peer import Peer
+from tests.support.peer import AsgiPeer
 from tests.support.script import Fin, Gate, Rst, Script, Sleep, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
@@ -93,7 +93,7 @@ def slots_of(gateway: Gateway) -> Any:  # noqa: ANN401
     return gateway.fleet.backends["gpu0"].pool
 
 
-def error_of(way: Way, got: Answer) -> dict[str, Any]:
+def error_of(way: Way, got: WholeResponse) -> dict[str, Any]:
     """The error of an answer, in the shape that its protocol has."""
     if way.path.startswith("/v1/messages"):
         assert got.json["type"] == "error"
@@ -232,7 +232,7 @@ async def test_the_lease_is_back_before_the_last_frame_is_handed_to_send(way: Wa
         app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
         body, lines = way.body(stream=True)
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        async with Peer(app, way.path, headers=headers, body=body) as peer:
+        async with AsgiPeer(app, way.path, headers=headers, body=body) as peer:
             peer.hold(says_success)
             await peer.until(lambda: peer.blocked)
             assert gateway.scheduler.leases == 0
@@ -282,7 +282,7 @@ async def test_a_whole_answer_gives_its_lease_back_before_it_is_sent(way: Way) -
         app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
         body, lines = way.body()
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        async with Peer(app, way.path, headers=headers, body=body) as peer:
+        async with AsgiPeer(app, way.path, headers=headers, body=body) as peer:
             peer.hold()
             await peer.until(lambda: peer.blocked)
             assert slots_of(gateway).free == 1
@@ -794,7 +794,7 @@ async def test_a_cancellation_needs_no_body() -> None:
 
 @EACH_WITHOUT_SLOT
 async def test_scenario_027_what_needs_no_slot_is_answered_while_all_are_taken(way: Way) -> None:
-    def scripted(request: Request) -> Script:
+    def scripted(request: ReceivedRequest) -> Script:
         return [Stall()] if request.path == STREAMING[0].upstream else whole(way)
 
     fu = ScriptedUpstream(scripted, llama=LlamaLike(1, model=MODEL))

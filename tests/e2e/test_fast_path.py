@@ -11,7 +11,7 @@ import pytest
 from slotgate.gateway.server.connection import ClientConnection
 from slotgate.gateway.streaming.fast_path import FastPath
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, H, T, chunked
@@ -55,7 +55,7 @@ END_OF_ALL: Script = [Write(chunked(STOP, DONE) + END), Fin()]
 WHOLE = flowing(*END_OF_ALL)
 
 
-def named(request: Request) -> Script:
+def named(request: ReceivedRequest) -> Script:
     """Tokens that say which request they are of."""
     name = request.json()["name"]
     tokens = Paced(1000, count=TOKENS, frame=lambda number: T(f" {name}{number}"))

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from tests.support.answer import Answer, exchange
+from tests.support.answer import WholeResponse, exchange
 from tests.support.client import request_bytes
 from tests.support.fixtures import need_the_wheel
 from tests.support.gateway import running_gateway, settings_for
@@ -219,14 +219,14 @@ def served_by(kind: str) -> pytest.MarkDecorator:
 IN_BOTH_MODES = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 
 
-async def both(llama: RealLlama, path: str, body: Json) -> tuple[Answer, Answer]:
+async def both(llama: RealLlama, path: str, body: Json) -> tuple[WholeResponse, WholeResponse]:
     """Direct, and through the gateway."""
     request = request_bytes("POST", path, KEY, json=body)
     async with running_gateway(settings_for(llama.url, tenant=[TENANT])) as gateway:
         return await exchange(llama.url, request, 20), await exchange(gateway.url, request, 20)
 
 
-async def compare(llama: RealLlama, path: str, body: Json, *, stream: bool) -> Answer:
+async def compare(llama: RealLlama, path: str, body: Json, *, stream: bool) -> WholeResponse:
     direct, through = await both(llama, path, {**body, "stream": True} if stream else body)
     assert through.status == direct.status, (direct, through)
     if direct.status != 200:

@@ -13,7 +13,7 @@ import pytest
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings, parse
-from tests.support.answer import Answer, fetch
+from tests.support.answer import WholeResponse, fetch
 from tests.support.client import request_bytes
 from tests.support.gateway import CHAT, Gateway, running_gateway
 from tests.support.own import OPERATOR, SERVER, llama_command, own_backend
@@ -49,13 +49,13 @@ def key_of(tenant: str) -> bytes:
     return b"authorization: Bearer sg-" + tenant.encode()
 
 
-async def ask(gateway: Gateway, tenant: str, path: str = CHAT, **members: object) -> Answer:
+async def ask(gateway: Gateway, tenant: str, path: str = CHAT, **members: object) -> WholeResponse:
     answer = await fetch(gateway.url, "POST", path, key_of(tenant), json=ENDPOINTS[path] | members)
     assert answer.status == 200, answer
     return answer
 
 
-def cached(answer: Answer) -> int:
+def cached(answer: WholeResponse) -> int:
     """Tokens of the prompt that were there already; those of the template are the same for everybody."""
     usage = answer.json.get("usage", {})
     details = usage.get("prompt_tokens_details", usage)

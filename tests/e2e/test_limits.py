@@ -8,7 +8,7 @@ import pytest
 from slotgate.gateway.api.endpoints import ENDPOINTS
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.usage import open_ledger
-from tests.support.answer import Answer
+from tests.support.answer import WholeResponse
 from tests.support.client import read_stream, request_bytes
 from tests.support.gateway import CHAT, ask, chat, running_gateway, settings_for
 from tests.support.notation import END, STOP, USE, H, T, answer, chunked
@@ -26,7 +26,7 @@ def tenants(**limits: int) -> list[dict[str, Any]]:
     return [{"name": "a", "key_hashes": [hash_key("sg-a")], **limits}]
 
 
-def header(got: Answer, name: str) -> bytes | None:
+def header(got: WholeResponse, name: str) -> bytes | None:
     return got.header(name.encode())
 
 

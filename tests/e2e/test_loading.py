@@ -15,7 +15,7 @@ from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.state import BackendState
 from slotgate.gateway.processes.restart_policy import RestartLimits
 from slotgate.gateway.processes.supervisor import LlamaProcess
-from tests.support.answer import Answer, fetch
+from tests.support.answer import WholeResponse, fetch
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, data_of, error_in, running_gateway
 from tests.support.leaks import child_processes
@@ -38,13 +38,13 @@ UNMERGED: dict[str, Any] = {"max_tokens": 6000, "logprobs": True, "top_logprobs"
 """An answer of many megabytes: frames with probabilities are not merged for a client that is behind."""
 
 
-async def talk(gateway: Gateway, model: str, tokens: int = 4) -> Answer:
+async def talk(gateway: Gateway, model: str, tokens: int = 4) -> WholeResponse:
     """A whole short answer."""
     request = request_bytes("POST", CHAT, json=chat(model=model, max_tokens=tokens, stream=False))
     async with await gateway.client() as client:
         await client.send(request)
         head = await client.head(PATIENCE_S)
-        return Answer(client.status, head, await client.body(PATIENCE_S))
+        return WholeResponse(client.status, head, await client.body(PATIENCE_S))
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from slotgate.gateway.auth.operators import Operators
 from slotgate.gateway.auth.sign_in_limiter import A_MINUTE
 from slotgate.gateway.backends.backend import BackendState
 from tests.e2e.test_reload import Configuration
-from tests.support.answer import Answer, exchange, fetch
+from tests.support.answer import WholeResponse, exchange, fetch
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.scripted import ScriptedUpstream
 
@@ -28,7 +28,7 @@ def settings(url: str = "http://127.0.0.1:9", **server: object) -> Any:  # noqa:
     return settings_for(url, server=SERVER | server, tenant=TENANTS)
 
 
-async def sign_in(gateway: Gateway, key: str = KEY, *headers: bytes) -> Answer:
+async def sign_in(gateway: Gateway, key: str = KEY, *headers: bytes) -> WholeResponse:
     return await fetch(gateway.url, "POST", SESSION, *headers, json={"key": key})
 
 

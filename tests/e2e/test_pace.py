@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.client import Frame, RawClient
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.notation import DONE, END, STOP, H, chunked
 from tests.support.script import Fin, Paced, Script, Write
@@ -48,7 +48,7 @@ async def frames_of(url: str) -> list[Frame]:
         return [frame async for frame in client.frames() if b'"content"' in frame.data]
 
 
-def lags_ms(request: Request, frames: list[Frame]) -> list[float]:
+def lags_ms(request: ReceivedRequest, frames: list[Frame]) -> list[float]:
     return [(frame.at_ns - wrote) / 1e6 for wrote, frame in zip(request.frame_ns, frames, strict=True)]
 
 

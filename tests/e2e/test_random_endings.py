@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, H, T, answer, chunked, error_body
@@ -40,7 +40,7 @@ UPSTREAMS: dict[str, Script] = {
 }
 
 
-def scripted(request: Request) -> Script:
+def scripted(request: ReceivedRequest) -> Script:
     body = request.json()
     if not body["stream"]:
         return [Write(WHOLE)] if body["name"] == "a stream" else UPSTREAMS["RST at once"]

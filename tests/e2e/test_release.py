@@ -13,7 +13,7 @@ from tests.support.client import read_stream
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, H, T, chunked
-from tests.support.peer import Peer
+from tests.support.peer import AsgiPeer
 from tests.support.script import Fin, Flood, Gate, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
@@ -25,7 +25,7 @@ async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=3))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
-        async with Peer(app, json=chat()) as peer:
+        async with AsgiPeer(app, json=chat()) as peer:
             peer.hold(lambda body: DONE in body)
             await peer.until(lambda: peer.blocked)
             assert gateway.scheduler.leases == 0

@@ -21,9 +21,9 @@ from slotgate.gateway.auth.keys import KeyRing, hash_key
 from slotgate.gateway.cli import main
 from slotgate.gateway.settings import Settings, SettingsError
 from slotgate.gateway.tools.run.packages import Installed
-from tests.support.answer import Answer
+from tests.support.answer import WholeResponse
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import H, T, answer, chunked, error_body
@@ -127,7 +127,7 @@ class Eavesdropper:
 
     async def read(self, client: RawClient) -> str:
         head = await client.head()
-        got = Answer(client.status, head, await client.body())
+        got = WholeResponse(client.status, head, await client.body())
         self.heard += [repr(head).encode(), got.body]
         reason = got.header(b"x-slotgate-reason")
         return reason.decode() if reason else str(got.status)
@@ -171,7 +171,7 @@ async def listening(
     for name in LOUD:
         caplog.set_level(logging.DEBUG, logger=name)
 
-    def script(request: Request) -> Script | None:
+    def script(request: ReceivedRequest) -> Script | None:
         return SCRIPTS.get(request.json()["messages"][0]["content"])
 
     fu = ScriptedUpstream(script, llama=LlamaLike(slots))

@@ -14,7 +14,7 @@ import pytest
 
 from slotgate.gateway.auth.keys import hash_key
 from tests.support.client import Frame, RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, chat, text_of
 from tests.support.notation import DONE, END, STOP, H, T, chunked
 from tests.support.processes import child_program, vanishes
@@ -182,7 +182,7 @@ async def test_a_request_whose_answer_has_not_begun_is_503_when_the_grace_is_ove
     """A whole answer, a stream before the headers of its backend, and one before the first event."""
     scripts: dict[bool, Script] = {True: [Write(H), Stall()], False: [Stall()]}
 
-    def script(request: Request) -> Script:
+    def script(request: ReceivedRequest) -> Script:
         return scripts[b'"late"' in request.body]
 
     fu = ScriptedUpstream(scripts={CHAT: script})

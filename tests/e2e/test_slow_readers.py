@@ -9,7 +9,7 @@ import pytest
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.streaming.downstream import Downstream
 from tests.support.client import RawClient, read_stream
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, STOP, H, T, chunked
@@ -137,7 +137,7 @@ async def test_when_memory_is_spent_the_largest_stalled_stream_of_the_largest_te
 
     monkeypatch.setattr(Downstream, "cancel", noted)
 
-    def script(request: Request) -> Script:
+    def script(request: ReceivedRequest) -> Script:
         size = int(request.json()["messages"][0]["content"]) * MIB
         return [Write(H), Flood(size, LOGPROBS), Write(chunked(STOP, DONE) + END), Fin()]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from tests.support.answer import Answer, fetch
+from tests.support.answer import WholeResponse, fetch
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
@@ -119,7 +119,7 @@ async def test_limits_hold_in_front_of_a_real_llama_server(run_llama: RunLlama, 
     async with running_gateway(settings_for(llama.url, tenant=tenants)) as gateway:
         limiter = gateway.limiter
 
-        async def asked(name: str) -> Answer:
+        async def asked(name: str) -> WholeResponse:
             return await ask(gateway.url, key(name), stream=False, max_tokens=20)
 
         few = await asyncio.gather(*(asked("few") for _ in range(20)))

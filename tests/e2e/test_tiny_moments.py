@@ -14,7 +14,7 @@ import pytest
 from slotgate.gateway.backends import circuit_breaker as circuit
 from slotgate.gateway.settings import Settings
 from tests.support.client import RawClient, request_bytes
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, END, PING, STOP, H, T, answer, chunked
@@ -32,7 +32,7 @@ def tiny(dice: random.Random) -> float:
     return dice.choice([0.0002, 0.0005, *MOMENTS_S, dice.uniform(0.0002, 0.005)])
 
 
-def script(dice: random.Random, request: Request) -> Script:
+def script(dice: random.Random, request: ReceivedRequest) -> Script:
     def pause() -> Step:
         return Sleep(dice.choice([0.0, tiny(dice)]))
 

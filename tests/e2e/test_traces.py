@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.telemetry.otel import Tracing
 from tests.support.answer import fetch
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
 from tests.support.notation import DONE, END, STOP, USE, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Gate, Script, Sleep, Stall, Write
@@ -91,7 +91,7 @@ def id_of(span: ReadableSpan) -> str:
     return f"{span.context.span_id:016x}"
 
 
-def told(request: Request) -> list[str]:
+def told(request: ReceivedRequest) -> list[str]:
     return (request.head.get(b"traceparent") or b"").decode().split("-")
 
 

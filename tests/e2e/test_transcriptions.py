@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.answer import Answer, exchange
+from tests.support.answer import WholeResponse, exchange
 from tests.support.client import RawClient, request_bytes
 from tests.support.endpoints import BOUNDARY, MODEL, TEXT, WAYS, chunks_of
 from tests.support.gateway import running_gateway, settings_for
@@ -29,7 +29,7 @@ def form(*parts: bytes) -> bytes:
 SOUND = part("file", bytes(range(256)) * 1000, b'; filename="a.wav"')
 
 
-async def post(url: str, body: bytes) -> Answer:
+async def post(url: str, body: bytes) -> WholeResponse:
     return await exchange(url, request_bytes("POST", WAY.path, FORM, body=body))
 
 

@@ -12,7 +12,7 @@ from tests.support.http1 import Head
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WholeResponse:
     status: int
     head: Head
     body: bytes
@@ -45,15 +45,15 @@ class Answer:
         return error
 
 
-async def exchange(url: str, request: bytes, within: float = 5.0) -> Answer:
+async def exchange(url: str, request: bytes, within: float = 5.0) -> WholeResponse:
     """Send these bytes, read one response."""
     async with await RawClient.connect(url) as client:
         await client.send(request)
         head = await client.head(within)
-        return Answer(client.status, head, await client.body(within))
+        return WholeResponse(client.status, head, await client.body(within))
 
 
 async def fetch(
     url: str, method: str, target: str, *headers: bytes, json: object = None, body: bytes = b""
-) -> Answer:
+) -> WholeResponse:
     return await exchange(url, request_bytes(method, target, *headers, json=json, body=body))

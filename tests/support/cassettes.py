@@ -16,7 +16,7 @@ STATUS = ("get-health", "get-props", "get-slots", "get-v1-models")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenResponse:
     """A response on a connection of its own, and whether its message and its connection ended."""
 
     head: Head | None
@@ -36,17 +36,17 @@ class Seen:
         return {name: value for name, value in self.head.headers if name not in (b"date", b"keep-alive")}
 
 
-async def seen(url: str, request: bytes) -> Seen:
+async def seen(url: str, request: bytes) -> SeenResponse:
     """Send a request and return what comes back, and whether the server then closes the connection."""
     async with await RawClient.connect(url) as client:
         await client.send(request)
         try:
             head = await client.head()
         except ConnectionError:
-            return Seen(None, b"", clean_end=False, closed=True)
+            return SeenResponse(None, b"", clean_end=False, closed=True)
         body = await client.body()
         clean = client.clean_end is True
-        return Seen(head, body, clean, closed=not clean or await closes(client))
+        return SeenResponse(head, body, clean, closed=not clean or await closes(client))
 
 
 async def closes(client: RawClient) -> bool:
@@ -67,7 +67,7 @@ async def closes(client: RawClient) -> bool:
     return False
 
 
-async def posted(url: str, path: str, json: object, *headers: bytes) -> Seen:
+async def posted(url: str, path: str, json: object, *headers: bytes) -> SeenResponse:
     return await seen(url, request_bytes("POST", path, *headers, json=json))
 
 

@@ -26,7 +26,7 @@ from tests.support.script import AwaitByte, Fin, Flood, Gate, Paced, Rst, Script
 _FLOOD_CHUNK = 65536
 
 
-class Ending(Enum):
+class ConnectionEnding(Enum):
     """How a connection ended, as the upstream saw it."""
 
     EOF = "eof"
@@ -35,11 +35,11 @@ class Ending(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ReceivedRequest:
     """A request as received, and what was written in answer to it."""
 
     message: Message
-    connection: Connection
+    connection: ScriptedConnection
     received_ns: int
     """`perf_counter_ns` when its last byte was seen."""
     end_offset: int
@@ -80,29 +80,29 @@ class Request:
         return content
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
     pulse: Pulse
 
-    def received(self, request: Request) -> None: ...
+    def received(self, request: ReceivedRequest) -> None: ...
 
-    def wrote(self, request: Request) -> None: ...
+    def wrote(self, request: ReceivedRequest) -> None: ...
 
-    def closed(self, connection: Connection) -> None: ...
+    def closed(self, connection: ScriptedConnection) -> None: ...
 
-    def answer(self, request: Request) -> AbstractAsyncContextManager[Script]:
+    def answer(self, request: ReceivedRequest) -> AbstractAsyncContextManager[Script]:
         """The script for a request; the context is held while it plays."""
         ...
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, owner: Owner, *, reading: bool) -> None:
-        self.requests: list[Request] = []
+class ScriptedConnection(asyncio.Protocol):
+    def __init__(self, owner: ConnectionOwner, *, reading: bool) -> None:
+        self.requests: list[ReceivedRequest] = []
         self.received = bytearray()
         """Every byte the client sent."""
         self.written_bytes = 0
-        self.ending: Ending | None = None
+        self.ending: ConnectionEnding | None = None
         self.ended_ns: int | None = None
         """`perf_counter_ns` when the client's EOF or reset was seen, or the script closed."""
         self.failure: Exception | None = None
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._reading = reading
         self._reader = MessageReader()
         self._parsed = 0
-        self._queue: asyncio.Queue[Request] = asyncio.Queue()
+        self._queue: asyncio.Queue[ReceivedRequest] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._may_write = asyncio.Event()
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else f"ended: {self.ending}"
-        return f"<Connection {state}, {len(self.requests)} requests, {self.written_bytes} bytes written>"
+        return f"<ScriptedConnection {state}, {len(self.requests)} requests, {self.written_bytes} B sent>"
 
     @property
     def delivered_bytes(self) -> int:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         """False while the client takes too little for us to go on writing."""
         return self._may_write.is_set()
 
-    async def closed(self, within: float = 2.0) -> Ending:
+    async def closed(self, within: float = 2.0) -> ConnectionEnding:
         """Wait for the end of the connection."""
         await self._owner.pulse.until(lambda: not self.is_open, self, within)
         assert self.ending is not None
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End at once, with whatever script is running."""
-        self._end(Ending.OURS)
+        self._end(ConnectionEnding.OURS)
         self._transport.abort()
 
     # asyncio.Protocol
@@ -164,11 +164,11 @@ class Connection(asyncio.Protocol):
         self._owner.pulse.beat()
 
     def eof_received(self) -> None:
-        self._end(Ending.EOF)
+        self._end(ConnectionEnding.EOF)
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(Ending.RESET if exc is not None else Ending.OURS)
+        self._end(ConnectionEnding.RESET if exc is not None else ConnectionEnding.OURS)
         self.is_open = False
         self._owner.closed(self)
         self._owner.pulse.beat()
@@ -184,12 +184,12 @@ class Connection(asyncio.Protocol):
 
     def _take(self, message: Message) -> None:
         self._parsed += len(message.raw)
-        request = Request(message, self, time.perf_counter_ns(), self._parsed)
+        request = ReceivedRequest(message, self, time.perf_counter_ns(), self._parsed)
         self.requests.append(request)
         self._owner.received(request)
         self._queue.put_nowait(request)
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: ConnectionEnding) -> None:
         if self.ending is None:
             self.ending, self.ended_ns = ending, time.perf_counter_ns()
         if self._task is not None:
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             self.failure = error
             self._transport.abort()
 
-    async def _play(self, step: Step, request: Request) -> None:
+    async def _play(self, step: Step, request: ReceivedRequest) -> None:
         match step:
             case Write(data):
                 await self._write(data, request)
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             case Stall():
                 await asyncio.Event().wait()
 
-    async def _pace(self, step: Paced, request: Request) -> None:
+    async def _pace(self, step: Paced, request: ReceivedRequest) -> None:
         begin = self._loop.time()
         indices = itertools.count() if step.count is None else range(step.count)
         for index in indices:
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
             request.frame_ns.append(time.perf_counter_ns())
             await self._write(data, request)
 
-    async def _write(self, data: bytes, request: Request) -> None:
+    async def _write(self, data: bytes, request: ReceivedRequest) -> None:
         request.write_ns.append(time.perf_counter_ns())
         self._transport.write(data)
         self.written_bytes += len(data)

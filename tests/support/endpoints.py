@@ -15,7 +15,7 @@ import orjson
 from slotgate.gateway.api.dialects import MessagesDialect, ResponsesDialect
 from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
 from tests.support import llama_dialects, llama_frames
-from tests.support.answer import Answer, exchange
+from tests.support.answer import WholeResponse, exchange
 from tests.support.client import Frame, RawClient, request_bytes
 from tests.support.llama_frames import CACHED_TOKENS, PROMPT_TOKENS, Json, data
 from tests.support.notation import DONE, END, H, chunked
@@ -151,7 +151,7 @@ class Way:
         body, kind = self.body(**members)
         return request_bytes("POST", self.path, *kind, *headers, body=body)
 
-    async def ask(self, url: str, *headers: bytes, **members: object) -> Answer:
+    async def ask(self, url: str, *headers: bytes, **members: object) -> WholeResponse:
         """The answer, whole: for those that are no stream, and for errors."""
         return await exchange(url, self.request(*headers, **members), within=10)
 

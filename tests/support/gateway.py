@@ -23,7 +23,7 @@ from slotgate.gateway.server.listener import Listener
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.telemetry.tracing import BeginTrace
 from slotgate.gateway.usage import UsageLedger
-from tests.support.answer import Answer, fetch
+from tests.support.answer import WholeResponse, fetch
 from tests.support.client import Frame, RawClient
 from tests.support.logged import Log, logged
 
@@ -36,7 +36,7 @@ def chat(text: str = "hi", **members: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
 
 
-async def ask(url: str, *headers: bytes, **members: object) -> Answer:
+async def ask(url: str, *headers: bytes, **members: object) -> WholeResponse:
     """A chat request and its answer, whole: for those that are no stream, and for errors."""
     return await fetch(url, "POST", CHAT, *headers, json=chat() | members)
 

@@ -12,7 +12,7 @@ from slotgate.gateway.testing.fake.net.wire import STREAM_HEAD
 from slotgate.gateway.testing.fake.protocols.control import control_body
 from slotgate.gateway.testing.fake.script.scene import Machine, Scene
 from tests.support import llama_dialects, llama_frames
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.llama_frames import PROMPT_TOKENS, Json
 from tests.support.notation import END, answer, chunked
 from tests.support.script import Fin, Paced, Script, Sleep, Write
@@ -32,7 +32,7 @@ LISTS = ("prompt", "input", "documents", "content")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 
 
-def width(request: Request) -> int:
+def width(request: ReceivedRequest) -> int:
     """How many slots a request would occupy: one for each choice, prompt, input or document."""
     if request.path not in GENERATING:
         return 0
@@ -43,7 +43,7 @@ def width(request: Request) -> int:
     return max([1, int(body.get("n") or 1), *counts])
 
 
-def generation(request: Request, model: str, tokens: int, rate: float) -> Script:
+def generation(request: ReceivedRequest, model: str, tokens: int, rate: float) -> Script:
     """`tokens` words, or as many as the request limits itself to, at `rate` a second."""
     if request.path not in GENERATING - SPEECH:
         return [Write(_plain(request))]
@@ -105,7 +105,7 @@ def _vectors(path: str, body: Json, model: str) -> object:
     return {**head, "data": vectors}
 
 
-def _plain(request: Request) -> bytes:
+def _plain(request: ReceivedRequest) -> bytes:
     """Paths that take no slot, and those this stand-in does not know."""
     bodies = {
         "/v1/messages/count_tokens": {"input_tokens": PROMPT_TOKENS},

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support import llama_answers
-from tests.support.connection import Request
+from tests.support.connection import ReceivedRequest
 from tests.support.notation import answer, error_body
 from tests.support.pulse import Pulse
 from tests.support.script import Script, Stall, Write
@@ -83,7 +83,7 @@ class LlamaLike:
     # Slots
 
     @asynccontextmanager
-    async def slot(self, request: Request) -> AsyncIterator[None]:
+    async def slot(self, request: ReceivedRequest) -> AsyncIterator[None]:
         """Hold the slots that a request occupies, after waiting for them in order of arrival."""
         width = min(llama_answers.width(request), self.total_slots)
         await self._take(width)
@@ -147,7 +147,7 @@ class LlamaLike:
 
     # Answers
 
-    def control(self, request: Request) -> Script | None:
+    def control(self, request: ReceivedRequest) -> Script | None:
         """The script of a control-plane path, or of any path while loading; None for all others."""
         if request.path in self.hanging:
             return [Stall()]
@@ -186,6 +186,6 @@ class LlamaLike:
             f"llamacpp:requests_deferred {len(self._waiting)}\n"
         ).encode()
 
-    def generate(self, request: Request) -> Script:
+    def generate(self, request: ReceivedRequest) -> Script:
         """The answer of a generation, paced by `rate`."""
         return llama_answers.generation(request, self.model, self.tokens, self.rate)

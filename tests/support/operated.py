@@ -93,11 +93,11 @@ class Operated:
         finally:
             connection.close()
 
-    def stream(self, tenant: str, text: str, **members: object) -> Stream:
+    def stream(self, tenant: str, text: str, **members: object) -> HeldStream:
         """A tenant's chat, read in the background."""
         connection = self._connection()
         body = chat(text, model=self.model) | members
-        return Stream(connection, _sent(connection, "POST", CHAT, f"sg-{tenant}", body))
+        return HeldStream(connection, _sent(connection, "POST", CHAT, f"sg-{tenant}", body))
 
     @contextmanager
     def unread(self, tenant: str, text: str) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Operated:
             connection.close()
 
 
-class Stream:
+class HeldStream:
     """Leaving the block closes the connection, whatever has come."""
 
     def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.tools.run.packages import Installed
-from tests.support.answer import Answer, fetch
+from tests.support.answer import WholeResponse, fetch
 from tests.support.fixtures import need_the_wheel
 from tests.support.leaks import child_processes
 from tests.support.processes import command_line
@@ -39,7 +39,7 @@ def own_settings(*backends: dict[str, Any], max_loaded: int = 0, **sections: Any
     return parse({"server": SERVER, "backend": entries} | group | sections, {})
 
 
-async def order(url: str, name: str, word: str) -> Answer:
+async def order(url: str, name: str, word: str) -> WholeResponse:
     return await fetch(url, "POST", f"/admin/backends/{name}/{word}", OPERATOR)
 
 

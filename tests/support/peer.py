@@ -22,7 +22,7 @@ from tests.support.pulse import Pulse
 from tests.support.sse import FrameReader
 
 
-class Peer:
+class AsgiPeer:
     """`async with Peer(app, json={...}) as peer:` starts the app; leaving disconnects and awaits its end."""
 
     def __init__(
@@ -85,9 +85,7 @@ class Peer:
 
     def __repr__(self) -> str:
         state = "gone" if self.gone else "complete" if self.complete else "reading"
-        return (
-            f"<Peer {state}, status {self.status}, {len(self.frames)} frames, {self.blocked} sends blocked>"
-        )
+        return f"<AsgiPeer {state}, status {self.status}, {len(self.frames)} frames, {self.blocked} blocked>"
 
     async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self._run(), name=f"peer {self.scope['path']}")

@@ -22,11 +22,11 @@ from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.connection import Connection, Request
+from tests.support.connection import ReceivedRequest, ScriptedConnection
 from tests.support.llama_like import LlamaLike
 from tests.support.script import Script
 
-Responder = Callable[[Request], Script | None]
+Responder = Callable[[ReceivedRequest], Script | None]
 
 
 class ScriptedUpstream:
@@ -34,7 +34,7 @@ class ScriptedUpstream:
         self,
         responder: Responder | None = None,
         *,
-        scripts: Mapping[str, Script | Callable[[Request], Script]] | None = None,
+        scripts: Mapping[str, Script | Callable[[ReceivedRequest], Script]] | None = None,
         llama: LlamaLike | None = None,
         uds: str | None = None,
         accepting: bool = True,
@@ -47,10 +47,10 @@ class ScriptedUpstream:
         self.responder = responder
         self.scripts = dict(scripts or {})
         self.llama = llama or LlamaLike()
-        self.connections: list[Connection] = []
-        self.requests: list[Request] = []
+        self.connections: list[ScriptedConnection] = []
+        self.requests: list[ReceivedRequest] = []
         """Every request on every connection, in order of arrival, control plane included."""
-        self.generations: list[Request] = []
+        self.generations: list[ReceivedRequest] = []
         """Those of them that ask for work: all but the control plane."""
         self.open = 0
         """Connections open now."""
@@ -74,7 +74,7 @@ class ScriptedUpstream:
         """Wait until `condition()`; it is looked at whenever anything happens here."""
         await self.pulse.until(condition, self, within)
 
-    async def generation(self, number: int = 0, within: float = 2.0) -> Request:
+    async def generation(self, number: int = 0, within: float = 2.0) -> ReceivedRequest:
         """The `number`th request for work, as soon as it is here."""
         await self.until(lambda: len(self.generations) > number, within)
         return self.generations[number]
@@ -143,8 +143,8 @@ class ScriptedUpstream:
         for connection in self.connections:
             connection.abort()
 
-    def _connected(self) -> Connection:
-        connection = Connection(self, reading=self._reading)
+    def _connected(self) -> ScriptedConnection:
+        connection = ScriptedConnection(self, reading=self._reading)
         self.connections.append(connection)
         self.open += 1
         self.max_open = max(self.max_open, self.open)
@@ -152,19 +152,19 @@ class ScriptedUpstream:
 
     # What a connection asks
 
-    def received(self, request: Request) -> None:
+    def received(self, request: ReceivedRequest) -> None:
         self.requests.append(request)
         if not self.llama.is_control(request.path):
             self.generations.append(request)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ScriptedConnection) -> None:
         self.open -= 1
 
-    def wrote(self, request: Request) -> None:
+    def wrote(self, request: ReceivedRequest) -> None:
         self.llama.had_result()
 
     @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[Script]:
+    async def answer(self, request: ReceivedRequest) -> AsyncIterator[Script]:
         if request.path in self.scripts:
             script = self.scripts[request.path]
             yield script(request) if callable(script) else script

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.support.client import RawClient, read_stream
-from tests.support.connection import Connection, Request
+from tests.support.connection import ReceivedRequest, ScriptedConnection
 from tests.support.http1 import Message, parse_head
 from tests.support.llama_answers import GENERATING, SPEECH
 from tests.support.llama_like import LlamaLike
@@ -139,11 +139,11 @@ async def test_abandoned_work_keeps_its_slot_until_told() -> None:
 def test_asking_for_slots_keeps_abandoned_work_alive() -> None:
     async def main() -> None:
         fu = ScriptedUpstream(llama=LlamaLike(linger_s=1.0))
-        connection = Connection(fu, reading=True)
+        connection = ScriptedConnection(fu, reading=True)
 
-        def request(path: str) -> Request:
+        def request(path: str) -> ReceivedRequest:
             head = parse_head(b"POST %b HTTP/1.1" % path.encode())
-            return Request(Message(head, b"{}", b""), connection, 0, 0)
+            return ReceivedRequest(Message(head, b"{}", b""), connection, 0, 0)
 
         async def generate() -> None:
             async with fu.llama.slot(request(CHAT)):

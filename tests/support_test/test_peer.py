@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from tests.support.notation import DONE, T
-from tests.support.peer import Peer
+from tests.support.peer import AsgiPeer
 from tests.support.virtual_time import run_virtual
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def endless(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_a_request_body_is_fed_by_the_test() -> None:
-    async with Peer(echo) as peer:
+    async with AsgiPeer(echo) as peer:
         assert await peer.started() == 200
         peer.feed(T("a"))
         assert T("a") == await peer.next_frame()
@@ -63,7 +63,7 @@ async def test_a_request_body_is_fed_by_the_test() -> None:
 
 
 async def test_a_disconnect_is_told_by_receive_and_send_is_silent() -> None:
-    async with Peer(endless, body=b"") as peer:
+    async with AsgiPeer(endless, body=b"") as peer:
         await peer.next_frame()
         peer.disconnect()
         taken = peer.sent
@@ -72,7 +72,7 @@ async def test_a_disconnect_is_told_by_receive_and_send_is_silent() -> None:
 
 
 async def test_a_client_that_stops_reading_stalls_send() -> None:
-    async with Peer(echo, body=T("a")) as peer:
+    async with AsgiPeer(echo, body=T("a")) as peer:
         peer.hold(lambda data: data == DONE)
         assert T("a") == await peer.next_frame()
         await peer.until(lambda: peer.blocked)
@@ -82,7 +82,7 @@ async def test_a_client_that_stops_reading_stalls_send() -> None:
 
 
 async def test_leaving_ends_a_stalled_send() -> None:
-    async with Peer(echo, body=T("a")) as peer:
+    async with AsgiPeer(echo, body=T("a")) as peer:
         peer.hold()
         await peer.until(lambda: peer.blocked)
         peer.disconnect()
@@ -96,7 +96,7 @@ async def test_receive_after_the_response_is_a_disconnect() -> None:
         await send(piece(b"", more=False))
         assert await receive() == {"type": "http.disconnect"}
 
-    async with Peer(app) as peer:
+    async with AsgiPeer(app) as peer:
         await peer.ended()
 
 
@@ -115,7 +115,7 @@ async def test_an_app_that_breaks_the_rules_fails(messages: list[Message], fault
             await send(message)
 
     with pytest.raises(AssertionError, match=fault):
-        async with Peer(app) as peer:
+        async with AsgiPeer(app) as peer:
             await peer.until(lambda: False)
 
 
@@ -123,7 +123,7 @@ async def test_an_app_that_does_not_end_fails_and_is_cancelled() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.Event().wait()
 
-    peer = Peer(app)
+    peer = AsgiPeer(app)
     await peer.__aenter__()
     with pytest.raises(AssertionError, match="did not return"):
         await peer.ended(within=0.01)
@@ -138,7 +138,7 @@ def test_a_peer_works_on_virtual_time() -> None:
         await send(piece(DONE, more=False))
 
     async def main() -> None:
-        async with Peer(slow) as peer:
+        async with AsgiPeer(slow) as peer:
             assert b"still here" in await peer.next_frame(within=16)
             await peer.whole(within=3600)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import RawClient, read_stream
-from tests.support.connection import Ending
+from tests.support.connection import ConnectionEnding
 from tests.support.notation import DONE, END, STOP, USE, H, T, answer, chunked
 from tests.support.script import (
     AwaitByte,
@@ -99,8 +99,8 @@ async def test_the_upstream_sees_how_the_client_left() -> None:
         assert 2 == fu.open == fu.max_open
         leaving.close()
         resetting.reset()
-        assert Ending.EOF is await fu.connections[0].closed()
-        assert Ending.RESET is await fu.connections[1].closed()
+        assert ConnectionEnding.EOF is await fu.connections[0].closed()
+        assert ConnectionEnding.RESET is await fu.connections[1].closed()
         assert fu.open == 0
         assert fu.connections[0].ended_ns is not None
 
@@ -132,7 +132,7 @@ async def test_a_flood_is_stopped_by_a_reader_that_stops() -> None:
             request = fu.requests[0]
             await fu.until(lambda: not request.connection.writable)
             assert request.connection.delivered_bytes < 16 << 20
-        assert isinstance(await fu.connections[0].closed(), Ending)
+        assert isinstance(await fu.connections[0].closed(), ConnectionEnding)
         assert not request.finished
 
 

@@ -19,7 +19,7 @@ from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, Up
 from slotgate.gateway.upstream.address import BackendAddress
 from slotgate.gateway.upstream.connection import MAX_HEAD_BYTES, UpstreamConnection, UpstreamPhase
 from slotgate.gateway.upstream.transport import IDLE_S
-from tests.support.connection import Ending, Request
+from tests.support.connection import ConnectionEnding, ReceivedRequest
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, STOP, H, T, answer, chunked
 from tests.support.pulse import Pulse
@@ -582,7 +582,7 @@ async def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("slotgate.gateway.upstream.transport.IDLE_S", 0.05)
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
-        assert await fu.connections[0].closed() is Ending.EOF
+        assert await fu.connections[0].closed() is ConnectionEnding.EOF
         assert (transport.connections, transport.idle) == (0, 0)
         await ask(transport, fu)
         assert len(fu.connections) == 2
@@ -592,10 +592,10 @@ def test_scenario_038_a_connection_is_kept_for_less_than_llama_server_keeps_it()
     assert IDLE_S <= 4.0, "llama-server closes after 5 s"
 
 
-def first_then(later: Callable[[Request], Script]) -> Callable[[Request], Script]:
+def first_then(later: Callable[[ReceivedRequest], Script]) -> Callable[[ReceivedRequest], Script]:
     """A connection answers its first request and plays `later` for the next, until a third one exists."""
 
-    def respond(request: Request) -> Script:
+    def respond(request: ReceivedRequest) -> Script:
         return [Write(answer(200, {"n": 1}))] if len(request.connection.requests) == 1 else later(request)
 
     return respond
@@ -618,7 +618,7 @@ async def test_scenario_038_a_connection_that_was_closed_in_time_is_not_used() -
 
 
 async def test_scenario_038_a_connection_that_ends_with_our_first_byte_is_tried_once_more() -> None:
-    def respond(request: Request) -> Script:
+    def respond(request: ReceivedRequest) -> Script:
         return (
             [Write(answer(200, {})), AwaitByte(), Rst()]
             if request.connection is fu.connections[0]

@@ -32,7 +32,7 @@ READS = (
 
 
 @dataclass
-class Client:
+class PlayedClient:
     """One request in memory: what came, each piece with its time."""
 
     leaves_at: float | None = None
@@ -98,15 +98,15 @@ def played(
     exchanges: Sequence[RecordedExchange],
     *asked: dict[str, Any],
     speed: float = AT_ONCE,
-    client: Client | None = None,
-) -> tuple[Client, Player]:
+    client: PlayedClient | None = None,
+) -> tuple[PlayedClient, Player]:
     """The client of the last request."""
-    client = client or Client()
+    client = client or PlayedClient()
     player = Player(Cassette(exchanges), speed=speed)
 
     async def run() -> None:
         for members in asked[:-1]:
-            await Client().ask(player, members)
+            await PlayedClient().ask(player, members)
         await client.ask(player, asked[-1])
 
     run_virtual(run())
@@ -147,7 +147,7 @@ def test_a_request_asked_again_gets_the_next_recording_and_then_the_last_again()
 
 
 def test_a_client_that_leaves_is_played_nothing_more() -> None:
-    client, _ = played([recorded({"a": 1})], {"a": 1}, speed=1.0, client=Client(leaves_at=0.2))
+    client, _ = played([recorded({"a": 1})], {"a": 1}, speed=1.0, client=PlayedClient(leaves_at=0.2))
     assert client.pieces == [READS[0].data]
 
 
@@ -161,7 +161,7 @@ def test_a_miss_names_the_nearest_recording_and_what_differs() -> None:
 
 
 def test_a_miss_among_messages_has_anthropics_shape() -> None:
-    client = Client()
+    client = PlayedClient()
     run_virtual(client.ask(Player(Cassette([])), {}, "/v1/messages"))
     assert (client.said["type"], client.said["error"]["type"]) == ("error", "not_found_error")
 

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.anyio
 MIB = bytes(1024 * 1024)
 
 
-class Connection:
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+
+
+class PausableConnection:
     """Stands in for the one to the upstream: says whether it would be read."""
 
     def __init__(self) -> None:
@@ -35,7 +38,9 @@ class Connection:
         self.states.append("reading")
 
 
-def taken(connection: Connection, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> ResponseRecording:
+def taken(
+    connection: PausableConnection, *, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> ResponseRecording:
     recording = ResponseRecording()
     recording.sent_on(cast("UpstreamExchange", connection))
     recording.head(200, list(headers))
@@ -49,7 +54,7 @@ def read(recording: ResponseRecording, *pieces: bytes) -> None:
 
 
 async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -> None:
-    connection = Connection()
+    connection = PausableConnection()
     recording = taken(connection)
     sent: list[Message] = []
     gate = asyncio.Event()
@@ -75,7 +80,7 @@ async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -
 
 
 async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
-    recording = taken(Connection())
+    recording = taken(PausableConnection())
     lengths: list[int] = []
 
     async def send(message: Message) -> None:
@@ -105,7 +110,7 @@ async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
     ],
 )
 async def test_how_it_ended_is_known(end: End, headers: Any, ending: Ending) -> None:  # noqa: ANN401
-    recording = taken(Connection(), headers=headers)
+    recording = taken(PausableConnection(), headers=headers)
     read(recording, b"a", b"b")
     recording.ended(end)
     kept = recording.exchange(RecordedRequest("GET", "/"), Redaction()).response

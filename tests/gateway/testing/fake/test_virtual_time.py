@@ -15,7 +15,7 @@ from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.testing.fake import FakeServer, scene_of
 from slotgate.gateway.testing.fake.net.virtual_time import BlockedForeverError, run_virtual
 from tests.support.notation import DONE
-from tests.support.peer import Peer
+from tests.support.peer import AsgiPeer
 
 HOUR_S = 3600.0
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
@@ -35,7 +35,7 @@ def test_an_hour_of_prompt_is_bridged_by_a_keep_alive_every_fifteen_seconds() ->
         patient = {"total_s": 2 * HOUR_S, "first_byte_s": HOUR_S}
         async with FakeServer(scene_of(script(prefill_s=HOUR_S - 5))) as fake:
             async with assemble(in_front_of(fake, timeouts=patient)) as (app, _):
-                async with Peer(app, json={**BODY, "stream": True}) as peer:
+                async with AsgiPeer(app, json={**BODY, "stream": True}) as peer:
                     await peer.whole(within=2 * HOUR_S)
                     return peer.frames
 
@@ -49,7 +49,7 @@ def test_a_model_that_loads_for_ten_minutes_is_waited_for() -> None:
     async def main() -> float:
         async with FakeServer(scene_of(script({"load_s": 600}))) as fake:
             async with assemble(in_front_of(fake, admission={"queue_timeout_s": 900})) as (app, _):
-                async with Peer(app, json=BODY) as peer:
+                async with AsgiPeer(app, json=BODY) as peer:
                     await peer.whole(within=1200)
                     assert peer.status == 200
                     return asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ from slotgate.gateway.tools.run.find import FoundModel, FoundServer, NotFoundErr
 from slotgate.gateway.tools.run.packages import MODEL_PACKAGE, SERVER_PACKAGE, Installed
 
 
-class Shelf:
+class GivenPackages:
     """Packages as a test wants them."""
 
     def __init__(self, server: Path | None = None, model_folder: Path | None = None) -> None:
@@ -25,7 +25,7 @@ class Shelf:
         return self._folders[name]
 
 
-NOTHING = Shelf()
+NOTHING = GivenPackages()
 
 
 def program(path: Path) -> Path:
@@ -44,7 +44,7 @@ def test_the_first_place_that_names_a_llama_server_wins(tmp_path: Path) -> None:
     option, variable, on_path = (program(tmp_path / name / "llama-server") for name in ("a", "b", "c"))
     wheel = program(tmp_path / "d" / "llama-server")
     environ = {"LLAMA_SERVER": str(variable), "PATH": str(on_path.parent)}
-    shelf = Shelf(server=wheel)
+    shelf = GivenPackages(server=wheel)
 
     assert find_server(option, environ, shelf) == FoundServer(option, {}, "--llama-server")
     assert find_server(None, environ, shelf) == FoundServer(variable, {}, "$LLAMA_SERVER")
@@ -66,7 +66,7 @@ def test_a_llama_server_that_was_named_and_cannot_run_is_not_passed_over(tmp_pat
     environ = {"LLAMA_SERVER": str(tmp_path / "llama-server"), "PATH": str(program(tmp_path / "x").parent)}
 
     with pytest.raises(NotFoundError, match=r"\$LLAMA_SERVER: .* is not a program that can be run"):
-        find_server(None, environ, Shelf(server=program(tmp_path / "wheel")))
+        find_server(None, environ, GivenPackages(server=program(tmp_path / "wheel")))
 
 
 def test_without_a_llama_server_every_place_is_told() -> None:
@@ -86,7 +86,7 @@ def test_without_a_llama_server_every_place_is_told() -> None:
 def test_the_first_place_that_names_a_model_wins(tmp_path: Path) -> None:
     option, variable, here, packaged = (model(tmp_path / name / f"{name}.gguf") for name in "abcd")
     environ = {"SLOTGATE_MODEL": str(variable)}
-    shelf = Shelf(model_folder=packaged.parent)
+    shelf = GivenPackages(model_folder=packaged.parent)
 
     assert find_model(option, environ, here.parent, shelf) == FoundModel(option, 8, "the argument")
     assert find_model(None, environ, here.parent, shelf) == FoundModel(variable, 8, "$SLOTGATE_MODEL")

@@ -22,7 +22,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ClientFailure:
     """What the client raised, or the last event of a Responses stream, which raises nothing."""
 
     kind: str
@@ -34,7 +34,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Told:
+class ClientReport:
     pieces: list[str] = field(default_factory=list)
     """The texts that a user would see appear, in their order."""
     finish: str | None = None
@@ -44,7 +44,7 @@ class Told:
     """A tool's name and its arguments, put together by the client."""
     request_id: str | None = None
     """Where a client shows it for a success."""
-    failure: Failure | None = None
+    failure: ClientFailure | None = None
 
     @property
     def text(self) -> str:
@@ -52,7 +52,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ClientRequest:
     """One streaming request. The client makes no second try."""
 
     gateway: Gateway
@@ -77,7 +77,7 @@ class Ask:
     def messages(self) -> list[dict[str, str]]:
         return [{"role": "user", "content": self.prompt}]
 
-    def leaves(self, told: Told) -> bool:
+    def leaves(self, told: ClientReport) -> bool:
         return self.leave_after is not None and len(told.pieces) >= self.leave_after
 
     async def left(self) -> None:
@@ -85,11 +85,11 @@ class Ask:
             await self.on_left()
 
 
-Run = Callable[[Ask], Awaitable[Told]]
+Run = Callable[[ClientRequest], Awaitable[ClientReport]]
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class DrivenClient:
     name: str
     path: str
     """The endpoint that it uses."""
@@ -99,11 +99,11 @@ class Client:
     """The exception for each status; for 200 that of a stream which fails on its way."""
 
 
-def in_a_thread(body: Callable[[Ask, Told, Callable[[], None]], None]) -> Run:
+def in_a_thread(body: Callable[[ClientRequest, ClientReport, Callable[[], None]], None]) -> Run:
     """Runs a synchronous client; what it calls when it has left runs in the loop of the test."""
 
-    async def run(ask: Ask) -> Told:
-        told, loop = Told(), asyncio.get_running_loop()
+    async def run(ask: ClientRequest) -> ClientReport:
+        told, loop = ClientReport(), asyncio.get_running_loop()
 
         def left() -> None:
             asyncio.run_coroutine_threadsafe(ask.left(), loop).result()
