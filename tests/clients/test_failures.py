@@ -54,7 +54,7 @@ async def test_a_wrong_key(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_a_model_that_nobody_serves(client: DrivenClient) -> None:
+async def test_an_unknown_model(client: DrivenClient) -> None:
     async with gateway_for(client, whole(client.path)) as gateway:
         told = await client.run(ClientRequest(gateway, model="gpt-9", headers=ID))
         assert raised(client, 404, told.failure).code == "model_not_found"
@@ -93,7 +93,7 @@ async def test_no_slot_in_time(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_no_place_in_the_queue(client: DrivenClient) -> None:
+async def test_a_full_queue(client: DrivenClient) -> None:
     async with busy_gateway({"max_queue": 1}) as gateway, await gateway.client() as waiting:
         await waiting.send(request_bytes("POST", CHAT, json=chat()))
         await gateway.until(lambda: gateway.scheduler.depth == 1)
@@ -102,7 +102,7 @@ async def test_no_place_in_the_queue(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_a_stream_that_is_cut_is_no_success(client: DrivenClient) -> None:
+async def test_a_truncated_stream_is_an_error(client: DrivenClient) -> None:
     """What came before stays with the user."""
     async with gateway_for(client, cut(client.path)) as gateway:
         told = await client.run(ClientRequest(gateway, headers=ID))
@@ -113,7 +113,7 @@ async def test_a_stream_that_is_cut_is_no_success(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_an_error_after_keepalives_is_no_success(client: DrivenClient) -> None:
+async def test_an_error_after_keepalives_is_an_error(client: DrivenClient) -> None:
     """The status was spent on the first keep-alive."""
     late: Script = [
         Sleep(0.2),

@@ -21,7 +21,7 @@ COUNT = 4
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @every_client
-async def test_keepalives_reach_the_client_and_not_its_user(client: DrivenClient, form: str) -> None:
+async def test_keepalives_reach_the_client_library_and_not_its_user(client: DrivenClient, form: str) -> None:
     """The backend is silent until some have passed."""
     heard = asyncio.Event()
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})
@@ -45,7 +45,7 @@ async def test_keepalives_reach_the_client_and_not_its_user(client: DrivenClient
 
 
 @every_client
-async def test_a_client_may_refuse_them(client: DrivenClient) -> None:
+async def test_a_client_can_turn_keepalives_off(client: DrivenClient) -> None:
     """Several would have been due."""
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Sleep(0.3))})
     streaming = {"keepalive_interval_s": 0.05}

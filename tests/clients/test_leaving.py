@@ -33,7 +33,9 @@ async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_stopping_the_real_thing_frees_its_slot(client: DrivenClient, tiny_llama: RealLlama) -> None:
+async def test_stopping_a_stream_of_a_real_model_frees_its_slot(
+    client: DrivenClient, tiny_llama: RealLlama
+) -> None:
     """A model that would go on to the end of its context; the next request has its slot."""
     async with running_gateway(settings_for(tiny_llama.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool

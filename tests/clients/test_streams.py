@@ -63,7 +63,7 @@ async def test_keepalives_of_a_long_prompt_change_nothing(
 
 
 @every_client_with_tools
-async def test_a_call_of_a_tool_is_put_together(client: DrivenClient) -> None:
+async def test_a_tool_call_is_assembled(client: DrivenClient) -> None:
     """And a thought before it disturbs nobody."""
     fu = ScriptedUpstream(scripts={client.path: stream(*tool_events(client.path))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -20,7 +20,7 @@ def count(page: Page, state: str, number: int) -> None:
     expect(page.locator(f'.backend .cell[data-state="{state}"]')).to_have_count(number, timeout=10_000)
 
 
-def test_the_key_opens_the_page_a_wrong_one_is_told_and_none_is_left_where_scripts_find_it(
+def test_signing_in_refuses_a_wrong_key_and_hides_the_key_from_scripts(
     look: Looks,
 ) -> None:
     one = look()
@@ -45,7 +45,7 @@ def test_the_key_opens_the_page_a_wrong_one_is_told_and_none_is_left_where_scrip
     expect(page.get_by_label("Operator key")).to_be_visible()
 
 
-def test_signing_out_in_one_tab_signs_all_of_them_out_for_good(look: Looks) -> None:
+def test_signing_out_in_one_tab_signs_out_all_tabs(look: Looks) -> None:
     one = look()
     first = one.signed_in("/admin")
     second = one.context.new_page()
@@ -59,15 +59,13 @@ def test_signing_out_in_one_tab_signs_all_of_them_out_for_good(look: Looks) -> N
 
 
 @pytest.mark.parametrize(("path", "name"), [("/admin", "Dashboard"), ("/admin/chat", "Playground")])
-def test_the_navigation_says_on_which_page_one_is(look: Looks, path: str, name: str) -> None:
+def test_the_navigation_marks_the_current_page(look: Looks, path: str, name: str) -> None:
     page = look().goto(path)
     expect(page).to_have_title(f"{name} · slotgate")
     expect(page.locator("nav a[aria-current=page]")).to_have_text([name])
 
 
-def test_a_stream_is_seen_in_its_cell_while_it_runs_and_in_the_list_when_it_has_ended(
-    look: Looks, operated: Operated
-) -> None:
+def test_a_stream_is_shown_in_its_slot_and_then_among_ended_requests(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin")
     count(page, "idle", 2)
     with operated.stream("team-a", "Tell me a story.", max_tokens=60, ignore_eos=True) as stream:
@@ -83,7 +81,7 @@ def test_a_stream_is_seen_in_its_cell_while_it_runs_and_in_the_list_when_it_has_
     expect(row.get_by_role("img")).to_have_attribute("aria-label", parts)
 
 
-def test_who_waits_is_seen_in_the_queue_by_tenant(look: Looks, operated: Operated) -> None:
+def test_queued_requests_are_shown_by_tenant(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin")
     with operated.stream("team-a", "one", **LONG), operated.stream("team-a", "two", **LONG):
         count(page, "idle", 0)
@@ -95,7 +93,7 @@ def test_who_waits_is_seen_in_the_queue_by_tenant(look: Looks, operated: Operate
     expect(page.locator("#queue li")).to_have_count(0)
 
 
-def test_cancel_asks_first_then_ends_the_request_and_frees_its_slot(look: Looks, operated: Operated) -> None:
+def test_cancel_asks_for_confirmation_and_frees_the_slot(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin")
     with operated.stream("team-a", "Tell me a story.", **LONG) as stream:
         count(page, "generating", 1)
@@ -111,7 +109,7 @@ def test_cancel_asks_first_then_ends_the_request_and_frees_its_slot(look: Looks,
     expect(page.locator("#requests > li").first).to_contain_text("cancelled")
 
 
-def test_a_backend_is_drained_and_resumed_by_keyboard_alone(look: Looks) -> None:
+def test_a_backend_can_be_drained_and_resumed_by_keyboard(look: Looks) -> None:
     page = look().signed_in("/admin")
     state = page.locator(".backend .pill")
     expect(state).to_have_text("ready")
@@ -134,9 +132,7 @@ def test_a_backend_is_drained_and_resumed_by_keyboard_alone(look: Looks) -> None
     expect(state).to_have_text("ready")
 
 
-def test_the_page_says_that_it_is_stale_and_comes_back_by_itself_when_the_gateway_does(
-    look: Looks, restarted: Operated
-) -> None:
+def test_the_page_shows_that_it_is_stale_and_reconnects(look: Looks, restarted: Operated) -> None:
     one = look(restarted)
     page = one.signed_in("/admin")
     expect(page.get_by_text("Live")).to_be_visible()
@@ -151,9 +147,7 @@ def test_the_page_says_that_it_is_stale_and_comes_back_by_itself_when_the_gatewa
     one.complaints.clear()
 
 
-def test_without_its_key_in_memory_a_page_asks_for_it_after_a_restart(
-    look: Looks, restarted: Operated
-) -> None:
+def test_a_page_asks_for_the_key_again_after_a_restart(look: Looks, restarted: Operated) -> None:
     one = look(restarted)
     one.signed_in("/admin")
     page = one.goto("/admin")

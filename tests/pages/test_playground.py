@@ -23,7 +23,7 @@ def body_in(line: str) -> dict[str, object]:
     return body
 
 
-def test_a_newcomer_gets_an_answer_in_a_conversation_and_its_pace(look: Looks, operated: Operated) -> None:
+def test_a_conversation_shows_answers_and_their_rate(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/")
     assert page.url == f"{operated.url}/admin/chat"
     expect(page.get_by_label("Model")).to_have_value("m")
@@ -76,7 +76,7 @@ def test_an_error_is_shown_as_the_gateway_states_it(look: Looks) -> None:
     one.complaints.clear()
 
 
-def test_markup_in_an_error_is_text_and_a_code_that_is_the_status_is_said_once(look: Looks) -> None:
+def test_markup_in_an_error_is_text_and_a_numeric_code_is_shown_once(look: Looks) -> None:
     one = look()
     page = one.signed_in("/admin/chat")
     error = {"message": "<img src=x onerror=document.title='run'>", "code": 500}
@@ -89,7 +89,7 @@ def test_markup_in_an_error_is_text_and_a_code_that_is_the_status_is_said_once(l
     one.complaints.clear()
 
 
-def test_with_a_tenants_key_the_request_is_that_tenants(look: Looks, operated: Operated) -> None:
+def test_a_request_with_a_tenants_key_counts_for_that_tenant(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin/chat")
     page.get_by_label("Ask with a tenant's key").fill("sg-team-b")
     page.get_by_label("Max tokens").fill("5")
@@ -101,7 +101,7 @@ def test_with_a_tenants_key_the_request_is_that_tenants(look: Looks, operated: O
     assert page.evaluate("() => [localStorage.length, sessionStorage.length]") == [0, 0]
 
 
-def test_reasoning_stands_apart_from_the_answer_and_neither_can_be_markup(look: Looks) -> None:
+def test_reasoning_is_separate_and_neither_part_can_be_markup(look: Looks) -> None:
     page = look().signed_in("/admin/chat")
     deltas = [
         {"reasoning_content": "Let me <b>think</b>."},
@@ -122,7 +122,7 @@ def test_reasoning_stands_apart_from_the_answer_and_neither_can_be_markup(look: 
     expect(answer.locator("b, i")).to_have_count(0)
 
 
-def test_the_playground_goes_on_after_a_restart_of_the_gateway(look: Looks, restarted: Operated) -> None:
+def test_the_playground_works_after_a_restart_of_the_gateway(look: Looks, restarted: Operated) -> None:
     one = look(restarted)
     page = one.signed_in("/admin/chat")
     page.get_by_label("Max tokens").fill("5")

@@ -19,7 +19,7 @@ def read(*pieces: bytes) -> list[Message]:
     return [message for piece in pieces for message in reader.feed(piece)]
 
 
-def test_pipelined_messages_come_apart_with_their_own_bytes() -> None:
+def test_pipelined_messages_are_separated() -> None:
     messages = read(WIRE)
     assert [message.raw for message in messages] == [PLAIN, CHUNKED, WITH_LENGTH, PLAIN]
     assert [message.body for message in messages] == [b"", b"hello", b"hello", b""]
@@ -56,7 +56,7 @@ def test_a_body_without_framing_runs_to_the_end() -> None:
     assert body.end()
 
 
-def test_a_body_that_is_cut_short_has_no_proper_end() -> None:
+def test_a_truncated_body_is_recognized() -> None:
     body = BodyReader(parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5"), until_eof=True)
     assert body.feed(b"abc") == b"abc"
     assert not body.end()
@@ -80,7 +80,7 @@ def test_frames_end_at_bare_carriage_returns_too() -> None:
     assert frames_of(b"data: a\r\rdata: b\r\rd") == [b"data: a\r\r", b"data: b\r\r"]
 
 
-def test_what_a_frame_says() -> None:
+def test_the_data_of_a_frame() -> None:
     assert data_of(b"event: x\ndata: a\ndata:b\n\n") == b"a\nb"
     assert data_of(PING) == b""
     assert [text_of(T("é")), text_of(STOP), text_of(DONE)] == ["é", None, None]

@@ -14,7 +14,7 @@ from tests.support.scripted import ScriptedUpstream
 from tests.support.virtual_time import run_virtual
 
 
-def test_a_task_that_ends_in_a_moment_is_no_leak() -> None:
+def test_a_task_that_ends_in_a_moment_is_not_a_leak() -> None:
     async def main() -> None:
         async with no_tasks_left():
             background = asyncio.create_task(asyncio.sleep(0.5))

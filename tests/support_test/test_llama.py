@@ -62,7 +62,7 @@ async def test_a_running_generation_does_not_keep_it_from_stopping(
     assert llama.pid not in child_processes()
 
 
-def test_one_that_cannot_start_says_so_with_its_log(tmp_path: Path, run_llama: RunLlama) -> None:
+def test_a_server_that_cannot_start_raises_with_its_log(tmp_path: Path, run_llama: RunLlama) -> None:
     with pytest.raises(RuntimeError, match=r"does not listen(.|\n)*common_param"):
         run_llama(RealLlama(tmp_path / "no-such.gguf"))
 

@@ -86,7 +86,7 @@ async def test_more_requests_than_slots_are_deferred_in_silence() -> None:
             client.close()
 
 
-async def test_a_deferred_request_whose_client_leaves_gives_its_place_up() -> None:
+async def test_a_deferred_request_whose_client_leaves_is_dropped() -> None:
     async with ScriptedUpstream(lambda _: [Write(H), Stall()], llama=LlamaLike(slots=1)) as fu:
         running = await RawClient.connect(fu.url)
         await running.post(CHAT, BODY)

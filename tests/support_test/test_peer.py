@@ -62,7 +62,7 @@ async def test_a_request_body_is_fed_by_the_test() -> None:
         await peer.ended()
 
 
-async def test_a_disconnect_is_told_by_receive_and_send_is_silent() -> None:
+async def test_receive_reports_a_disconnect_and_send_does_not() -> None:
     async with AsgiPeer(endless, body=b"") as peer:
         await peer.next_frame()
         peer.disconnect()

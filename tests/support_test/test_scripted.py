@@ -80,7 +80,9 @@ async def test_a_gate_holds_the_script() -> None:
 
 
 @pytest.mark.parametrize(("step", "whole"), [(Fin(), False), (Rst(), False), (Write(END), True)])
-async def test_a_body_that_was_cut_off_is_told_from_a_whole_one(step: Fin | Rst | Write, whole: bool) -> None:
+async def test_a_truncated_body_is_distinguished_from_a_complete_one(
+    step: Fin | Rst | Write, whole: bool
+) -> None:
     async with (
         playing([Write(H), Sleep(0), Write(chunked(T("a"))), Sleep(0.01), step]) as fu,
         await RawClient.connect(fu.url) as client,

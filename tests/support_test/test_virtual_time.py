@@ -13,7 +13,7 @@ from tests.support.blocking import BlockedLoopError
 from tests.support.virtual_time import BlockedForeverError, run_virtual
 
 
-def test_an_hour_passes_in_no_time() -> None:
+def test_an_hour_passes_at_once() -> None:
     async def main() -> float:
         await asyncio.sleep(3600)
         return asyncio.get_running_loop().time()
@@ -37,7 +37,7 @@ def test_timers_fire_in_their_order() -> None:
     assert run_virtual(main()) == ["a", "b", "c"]
 
 
-def test_a_timeout_beats_what_never_comes() -> None:
+def test_a_timeout_ends_a_wait_that_would_never_end() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(120):
@@ -49,7 +49,7 @@ def test_a_timeout_beats_what_never_comes() -> None:
     assert run_virtual(main()) == pytest.approx(150)
 
 
-def test_being_blocked_for_ever_fails_at_once_and_says_where() -> None:
+def test_a_blocked_loop_fails_at_once_and_names_the_place() -> None:
     async def wait_for_nobody() -> None:
         await asyncio.Event().wait()
 
@@ -60,7 +60,7 @@ def test_being_blocked_for_ever_fails_at_once_and_says_where() -> None:
         run_virtual(main())
 
 
-def test_what_the_coroutine_raises_comes_out() -> None:
+def test_exceptions_of_the_coroutine_are_raised() -> None:
     async def main() -> None:
         await asyncio.sleep(1)
         raise LookupError

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 
-def test_the_answer_is_what_the_test_has_the_model_say(chat: Any, scripted_llama: Any) -> None:
+def test_the_model_says_the_text_of_the_test(chat: Any, scripted_llama: Any) -> None:
     scripted_llama.reply(contains="weather", text="Rain, as ever.")
     assert chat.ask("What is the weather like?")["content"] == "Rain, as ever."
     assert scripted_llama.requests[0]["body"]["messages"][0]["content"] == "What is the weather like?"
@@ -40,7 +40,7 @@ def test_words_arrive_when_the_model_says_them(chat: Any, scripted_llama: Any) -
         assert list(chunks)[-1] == {}
 
 
-def test_a_thought_comes_before_the_answer(chat: Any, scripted_llama: Any) -> None:
+def test_reasoning_comes_before_the_answer(chat: Any, scripted_llama: Any) -> None:
     scripted_llama.reply(reasoning="Let me see.", text="Yes.")
     deltas = [chunk["choices"][0]["delta"] for chunk in chat.stream("really?") if chunk]
     kinds = [kind for delta in deltas for kind in ("reasoning_content", "content") if delta.get(kind)]

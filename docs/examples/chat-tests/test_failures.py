@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def test_a_failure_before_the_first_word_has_its_status(chat: Any, scripted_llama: Any) -> None:
+def test_a_failure_before_the_first_token_has_its_status(chat: Any, scripted_llama: Any) -> None:
     scripted_llama.reply(fault={"kind": "error", "status": 500, "message": "out of memory"})
     with pytest.raises(urllib.error.HTTPError) as failure:
         chat.ask("hello")
@@ -24,7 +24,7 @@ def test_a_failure_in_the_middle_is_an_error_in_the_stream(
     assert "error" in last
 
 
-def test_a_model_that_falls_silent_is_given_up(chat: Any, scripted_llama: Any) -> None:
+def test_a_stalled_answer_ends_with_an_error(chat: Any, scripted_llama: Any) -> None:
     scripted_llama.reply(text="Wait for it", fault={"kind": "stall", "after": 2})
     chunks = chat.stream("hello")
     assert next(chunks)["choices"][0]["delta"]["role"] == "assistant"

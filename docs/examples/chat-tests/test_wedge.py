@@ -53,7 +53,7 @@ def page(origin: str) -> Iterator[Any]:
         yield running.new_page()
 
 
-def test_a_browser_that_never_ends_its_stream_does_not_keep_the_next_turn_waiting(
+def test_a_browser_that_stops_reading_does_not_block_the_next_turn(
     page: Any, origin: str, slotgate: Any, scripted_llama: Any
 ) -> None:
     page.goto(page_url(origin, slotgate.url, slotgate.key, wedge="The answer."))

@@ -34,7 +34,7 @@ def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], str
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_ends_when_it_is_told_to(tmp_path: Path, sign: signal.Signals) -> None:
+def test_fake_prints_its_url_and_ends_at_a_signal(tmp_path: Path, sign: signal.Signals) -> None:
     process, url = started(tmp_path, "--parallel", "3", "--alias", "mine")
     with process:
         assert process.stdout is not None
@@ -45,7 +45,7 @@ def test_it_says_where_it_is_and_ends_when_it_is_told_to(tmp_path: Path, sign: s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_script_that_cannot_be_played_and_a_taken_port_exit_2(tmp_path: Path) -> None:
+def test_an_invalid_script_and_a_taken_port_exit_with_2(tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text("[[reply]]\ntxt = 1\n")
     done = subprocess.run([*COMMAND, "--script", str(script)], capture_output=True, text=True, check=False)
@@ -57,7 +57,7 @@ def test_a_script_that_cannot_be_played_and_a_taken_port_exit_2(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_a_gateway_loads_it_on_demand_as_it_loads_a_llama_server(tmp_path: Path) -> None:
+async def test_a_gateway_loads_fake_on_demand(tmp_path: Path) -> None:
     """With its host, port, alias and key as the gateway gives them."""
     script = tmp_path / "script.toml"
     script.write_text('[server]\nload_s = 0.3\n[default]\ntext = "Loaded."\n')

@@ -11,7 +11,7 @@ import pytest
 from slotgate.gateway.testing.ready_file import ReadyFile
 
 
-def test_it_is_written_whole_for_its_owner_only_and_goes_with_the_server(tmp_path: Path) -> None:
+def test_the_file_is_private_and_removed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     with ReadyFile(path) as ready:
         ready.write({"key": "secret"})
@@ -20,14 +20,14 @@ def test_it_is_written_whole_for_its_owner_only_and_goes_with_the_server(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_of_an_earlier_run_is_gone_before_the_server_is_up(tmp_path: Path) -> None:
+def test_the_file_of_an_earlier_run_is_removed_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text("{}")
     with ReadyFile(path):
         assert not path.exists()
 
 
-def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with ReadyFile(tmp_path / "no" / "ready.json") as ready, pytest.raises(OSError, match="No such file"):
         ready.write({})
     assert list(tmp_path.iterdir()) == []

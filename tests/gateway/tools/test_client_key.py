@@ -12,7 +12,7 @@ from slotgate.gateway.tools.run.kept_keys import load_or_make_keys
 HERE, ELSEWHERE = "http://127.0.0.1:8080", "https://gpu.example.org"
 
 
-def test_a_file_comes_before_the_variable_and_that_before_a_question(tmp_path: Path) -> None:
+def test_the_file_comes_before_the_variable_and_the_variable_before_the_prompt(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(" sg-file\n")
     environ = {"SLOTGATE_OPERATOR_KEY": "sg-variable", "XDG_STATE_HOME": str(tmp_path)}
@@ -21,7 +21,7 @@ def test_a_file_comes_before_the_variable_and_that_before_a_question(tmp_path: P
     assert OPERATOR.find(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, lambda: "sg-typed") == "sg-typed"
 
 
-def test_the_key_of_slotgate_run_is_shown_to_this_machine_only(tmp_path: Path) -> None:
+def test_the_key_of_slotgate_run_is_used_for_this_machine_only(tmp_path: Path) -> None:
     keys = load_or_make_keys(tmp_path / "slotgate")
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     assert OPERATOR.find(HERE, None, environ, None) == keys.operator
@@ -30,21 +30,21 @@ def test_the_key_of_slotgate_run_is_shown_to_this_machine_only(tmp_path: Path) -
             OPERATOR.find(url, None, environ, None)
 
 
-def test_a_url_without_its_scheme_is_a_url(tmp_path: Path) -> None:
+def test_a_url_without_a_scheme_gets_http(tmp_path: Path) -> None:
     keys = load_or_make_keys(tmp_path / "slotgate")
     url = with_scheme("127.0.0.1:8080")
     assert (url, with_scheme(ELSEWHERE)) == (HERE, ELSEWHERE)
     assert OPERATOR.find(url, None, {"XDG_STATE_HOME": str(tmp_path)}, None) == keys.operator
 
 
-def test_looking_makes_no_keys(tmp_path: Path) -> None:
+def test_looking_for_keys_makes_none(tmp_path: Path) -> None:
     with pytest.raises(NoKeyError, match="SLOTGATE_OPERATOR_KEY"):
         OPERATOR.find(HERE, None, {"XDG_STATE_HOME": str(tmp_path)}, None)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", " \n", "two words", "k\x00y", "schlüssel"])
-def test_what_is_no_key_is_said_without_showing_it(text: str, tmp_path: Path) -> None:
+def test_an_invalid_key_is_refused_without_showing_it(text: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(text)
     with pytest.raises(NoKeyError) as caught:

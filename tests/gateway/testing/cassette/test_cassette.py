@@ -35,7 +35,7 @@ def recorded(folder: Path, *requests: RecordedRequest, status: int = 200) -> lis
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_names_are_the_same_in_every_run_and_follow_the_order_of_asking(tmp_path: Path) -> None:
+def test_file_names_are_the_same_in_every_run_and_numbered_by_request_order(tmp_path: Path) -> None:
     names = recorded(tmp_path / "one", A, B, A)
     assert names == recorded(tmp_path / "two", A, B, A)
     assert names == [
@@ -45,7 +45,7 @@ def test_names_are_the_same_in_every_run_and_follow_the_order_of_asking(tmp_path
     ]
 
 
-def test_recordings_of_a_request_come_back_in_the_order_of_asking(tmp_path: Path) -> None:
+def test_recordings_of_a_request_keep_the_order_of_requests(tmp_path: Path) -> None:
     shelf = CassetteFolder(tmp_path)
     for status in range(200, 212):
         shelf.keep(shelf.new_file(A), answered(A, status))
@@ -53,7 +53,7 @@ def test_recordings_of_a_request_come_back_in_the_order_of_asking(tmp_path: Path
     assert [exchange.response.status for exchange in found] == list(range(200, 212))
 
 
-def test_recording_again_replaces_what_was_asked_again_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_recording_again_replaces_files_of_repeated_requests_only(tmp_path: Path) -> None:
     recorded(tmp_path, A, A, A, B)
     assert recorded(tmp_path, A, status=201) == [
         f"get-v1-models-{B.key}.json",
@@ -63,7 +63,7 @@ def test_recording_again_replaces_what_was_asked_again_and_leaves_the_rest(tmp_p
     assert len(recorded(tmp_path, A, A)) == 3
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(tmp_path, A)
     before = (tmp_path / f"v1-chat-completions-{A.key}.json").read_bytes()
 
@@ -80,7 +80,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
     ]
 
 
-def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(CassetteError, match="no recordings"):
         Cassette.load(tmp_path)
     (tmp_path / "broken.json").write_text("{")
@@ -88,13 +88,13 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         Cassette.load(tmp_path)
 
 
-def test_where_nothing_can_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CassetteError, match="cannot record into"):
         CassetteFolder(tmp_path / "file")
 
 
-def test_all_files_that_are_no_recordings_are_named_together(tmp_path: Path) -> None:
+def test_one_error_names_all_invalid_files(tmp_path: Path) -> None:
     recorded(tmp_path, A)
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_text("{")

@@ -22,11 +22,11 @@ def said(recorded: RecordedRequest, request: RecordedRequest) -> list[str]:
     return [str(difference) for difference in differences(recorded, request)]
 
 
-def test_equal_requests_differ_in_nothing() -> None:
+def test_equal_requests_have_no_differences() -> None:
     assert said(asked(a=[1, {"b": None}]), asked(a=[1, {"b": None}])) == []
 
 
-def test_every_difference_has_its_place_and_both_values() -> None:
+def test_every_difference_has_its_path_and_both_values() -> None:
     recorded = asked(messages=[{"content": "hi"}, {"content": "x"}], seed=1, stream=True)
     assert said(recorded, asked(messages=[{"content": "ho"}], seed=1, stream=1, top_p=0.5)) == [
         'json.messages[0].content: recorded "hi", asked "ho"',
@@ -36,7 +36,7 @@ def test_every_difference_has_its_place_and_both_values() -> None:
     ]
 
 
-def test_of_a_long_text_the_place_where_it_differs_is_shown() -> None:
+def test_a_long_text_is_cut_to_the_part_that_differs() -> None:
     [difference] = said(asked(text=LONG + "yes"), asked(text=LONG + "no"))
     assert 'to read it twice. yes"' in difference
     assert 'to read it twice. no"' in difference

@@ -38,7 +38,7 @@ def exchange(*reads: RecordedRead, **changes: object) -> RecordedExchange:
         st.tuples(st.floats(0, 1e7).map(lambda ms: round(ms, 1)), st.binary() | st.text().map(str.encode))
     )
 )
-def test_every_byte_and_every_border_comes_back(reads: list[tuple[float, bytes]]) -> None:
+def test_every_byte_and_every_read_survives_a_round_trip(reads: list[tuple[float, bytes]]) -> None:
     kept = exchange(*(RecordedRead(ms, data) for ms, data in reads))
     assert read_exchange(written(kept)) == kept
 
@@ -53,7 +53,7 @@ def test_a_read_is_a_line_with_its_time_and_its_text() -> None:
     assert json.loads(text)["response"]["ending"] == "complete"
 
 
-def test_a_response_without_a_head_and_headers_that_repeat_come_back() -> None:
+def test_a_missing_head_and_repeated_headers_survive_a_round_trip() -> None:
     for kept in (
         exchange(status=None, headers=(), ending=Ending.CUT_SHORT),
         exchange(headers=(("a", "1"), ("a", "2"))),
@@ -61,7 +61,7 @@ def test_a_response_without_a_head_and_headers_that_repeat_come_back() -> None:
         assert read_exchange(written(kept)) == kept
 
 
-def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
+def test_half_a_surrogate_pair_survives_a_round_trip() -> None:
     asked = RecordedRequest("POST", "/x", (), {"json": {"a": "\ud800"}})
     kept = RecordedExchange(asked, exchange().response)
     assert read_exchange(written(kept)) == kept
@@ -90,6 +90,6 @@ def test_half_a_surrogate_pair_in_a_request_comes_back() -> None:
         (written(exchange(headers=(("content-length", "-5"),))), "not a content-length"),
     ],
 )
-def test_what_is_no_recording_is_said_to_be_none(text: bytes, said: str) -> None:
+def test_an_invalid_recording_is_refused_with_the_reason(text: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_exchange(text)

@@ -129,29 +129,29 @@ def test_every_read_is_one_write_at_its_time(speed: float, times: list[float]) -
 
 
 @pytest.mark.parametrize("ending", [Ending.CUT_SHORT, Ending.ABANDONED])
-def test_what_ended_early_ends_there_without_the_end_of_its_message(ending: Ending) -> None:
+def test_a_response_that_ended_early_ends_at_the_same_byte(ending: Ending) -> None:
     client, _ = played([recorded({"a": 1}, ending=ending)], {"a": 1}, speed=1.0)
     assert client.pieces == [read.data for read in READS]
     assert client.hung_up_at == 0.3
 
 
-def test_a_connection_that_ended_before_a_head_ends_so_again() -> None:
+def test_a_connection_that_ended_before_the_head_ends_there_again() -> None:
     client, _ = played([recorded({"a": 1}, status=None, ending=Ending.CUT_SHORT, reads=())], {"a": 1})
     assert (client.messages, client.hung_up_at) == ([], 0.0)
 
 
-def test_a_request_asked_again_gets_the_next_recording_and_then_the_last_again() -> None:
+def test_equal_requests_get_successive_recordings_and_then_the_last_one() -> None:
     exchanges = [recorded({"a": 1}, name=name) for name in ("one", "two")]
     _, player = played(exchanges, *[{"a": 1}] * 4)
     assert player.played == {"one": 1, "two": 3}
 
 
-def test_a_client_that_leaves_is_played_nothing_more() -> None:
+def test_playing_stops_when_the_client_leaves() -> None:
     client, _ = played([recorded({"a": 1})], {"a": 1}, speed=1.0, client=PlayedClient(leaves_at=0.2))
     assert client.pieces == [READS[0].data]
 
 
-def test_a_miss_names_the_nearest_recording_and_what_differs() -> None:
+def test_a_miss_names_the_nearest_recording_and_the_differences() -> None:
     client, player = played([recorded({"a": 1, "b": "x"}, name="n.json")], {"a": 2, "b": "x"})
     error = client.said["error"]
     assert client.messages[0][1]["status"] == 404
@@ -160,18 +160,18 @@ def test_a_miss_names_the_nearest_recording_and_what_differs() -> None:
     assert [str(miss.differences[0]) for miss in player.misses] == ["json.a: recorded 1, asked 2"]
 
 
-def test_a_miss_among_messages_has_anthropics_shape() -> None:
+def test_a_miss_on_v1_messages_has_anthropics_shape() -> None:
     client = PlayedClient()
     run_virtual(client.ask(Player(Cassette([])), {}, "/v1/messages"))
     assert (client.said["type"], client.said["error"]["type"]) == ("error", "not_found_error")
 
 
 @pytest.mark.parametrize(("word", "speed"), [("recorded", 1.0), ("max", AT_ONCE), ("0.5", 0.5), ("20", 20.0)])
-def test_a_speed_has_words(word: str, speed: float) -> None:
+def test_speeds_are_parsed(word: str, speed: float) -> None:
     assert speed_of(word) == speed
 
 
 @pytest.mark.parametrize("word", ["fast", "0", "-1", "nan", "inf"])
-def test_what_is_no_speed_is_refused(word: str) -> None:
+def test_an_invalid_speed_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match=repr(word)):
         speed_of(word)

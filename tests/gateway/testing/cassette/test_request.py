@@ -36,7 +36,7 @@ def form(boundary: bytes, *parts: bytes) -> RecordedRequest:
     ],
     ids=["order of members", "1.0 is 1", "volatile members", "members that say nothing"],
 )
-def test_requests_that_ask_the_same_match(same: dict[str, Any]) -> None:
+def test_equal_requests_match(same: dict[str, Any]) -> None:
     assert request_of(CHAT).key == request_of(same).key
 
 
@@ -50,11 +50,11 @@ def test_requests_that_ask_the_same_match(same: dict[str, Any]) -> None:
     ],
     ids=["a value", "streaming", "a volatile name deeper down", "true is not 1"],
 )
-def test_requests_that_ask_something_else_do_not(other: dict[str, Any]) -> None:
+def test_different_requests_do_not_match(other: dict[str, Any]) -> None:
     assert request_of(CHAT).key != request_of(other).key
 
 
-def test_the_method_the_path_and_the_query_are_matched_and_headers_are_not() -> None:
+def test_method_path_and_query_are_compared_and_headers_are_not() -> None:
     requests = [
         as_recorded("POST", "/a", "", [], b"")[0],
         as_recorded("PUT", "/a", "", [], b"")[0],
@@ -66,7 +66,7 @@ def test_the_method_the_path_and_the_query_are_matched_and_headers_are_not() -> 
     assert request_of(CHAT, headers=[(b"user-agent", b"x")]).key == request_of(CHAT).key
 
 
-def test_a_form_is_matched_by_its_parts_whatever_its_boundary() -> None:
+def test_forms_are_compared_by_their_parts_and_not_by_their_boundary() -> None:
     audio = b'name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n\0\xff\r\n'
     model = b'name="model"\r\n\r\nwhisper\r\n'
     first, second = form(b"one", model, audio), form(b"two2two", model, audio)
@@ -79,13 +79,13 @@ def test_a_form_is_matched_by_its_parts_whatever_its_boundary() -> None:
 @pytest.mark.parametrize(
     "body", [b"not json", b"\xff\xfe", b"[" * 100_000, b'{"a":', b"null", b'"\\ud800"', b"7"]
 )
-def test_any_body_has_a_key_and_comes_back_from_its_facts(body: bytes) -> None:
+def test_any_body_has_a_key_and_survives_a_round_trip(body: bytes) -> None:
     request = request_of(body)
     assert RecordedRequest.from_facts(request.facts()) == request
     assert RecordedRequest.from_facts(request.facts()).key == request.key
 
 
-def test_keys_leave_no_trace_and_make_no_difference() -> None:
+def test_secrets_are_not_recorded_and_not_compared() -> None:
     def asked(key: str) -> RecordedRequest:
         headers = [(b"authorization", f"Bearer {key}".encode()), (b"cookie", f"s={key}".encode())]
         body = CHAT | {"api_key": key, "tools": [{"auth": {"Access-Token": key}}], "note": f"my key is {key}"}
@@ -96,7 +96,7 @@ def test_keys_leave_no_trace_and_make_no_difference() -> None:
     assert one.key == two.key
 
 
-def test_what_is_called_a_key_is_left_out_however_short_it_is() -> None:
+def test_a_member_named_as_a_key_is_left_out_even_if_it_is_short() -> None:
     asked = request_of(
         {"deep": [{"api_key": "abc", "Client-Secret": "def"}], "max_tokens": 7}, query="token=ghi&a=1"
     )
@@ -107,6 +107,6 @@ def test_what_is_called_a_key_is_left_out_however_short_it_is() -> None:
     assert asked.query == (("a", "1"), ("token", "[removed]"))
 
 
-def test_a_schema_that_describes_a_password_is_kept() -> None:
+def test_a_schema_with_a_password_member_is_kept() -> None:
     tool = {"parameters": {"properties": {"password": {"type": "string"}}}}
     assert request_of(CHAT | {"tools": [tool]}).content["json"]["tools"] == [tool]

@@ -53,7 +53,7 @@ def read(recording: ResponseRecording, *pieces: bytes) -> None:
     recording.read_over()
 
 
-async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -> None:
+async def test_the_upstream_is_paused_while_the_client_is_far_behind() -> None:
     connection = PausableConnection()
     recording = taken(connection)
     sent: list[Message] = []
@@ -79,7 +79,7 @@ async def test_an_upstream_is_read_no_further_while_its_client_is_far_behind() -
     assert not sent[-1].get("more_body", False)
 
 
-async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
+async def test_an_answer_that_is_too_long_is_relayed_and_not_kept() -> None:
     recording = taken(PausableConnection())
     lengths: list[int] = []
 
@@ -109,7 +109,7 @@ async def test_an_answer_that_is_too_long_is_passed_on_and_not_kept() -> None:
         (End.CLOSED, (), Ending.ABANDONED),
     ],
 )
-async def test_how_it_ended_is_known(end: End, headers: Any, ending: Ending) -> None:  # noqa: ANN401
+async def test_the_ending_of_a_response_is_recorded(end: End, headers: Any, ending: Ending) -> None:  # noqa: ANN401
     recording = taken(PausableConnection(), headers=headers)
     read(recording, b"a", b"b")
     recording.ended(end)

@@ -33,12 +33,12 @@ async def cassette(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_a_recording_answers_as_it_was_and_its_failures_fail_nothing(cassette: Path) -> None:
+async def test_recorded_failures_do_not_fail_the_run(cassette: Path) -> None:
     done = ci("--replay", str(cassette), command="print(ask('m')[1])")
     assert (done.returncode, "As recorded." in done.stdout) == (0, True), done.stderr
 
 
-async def test_what_was_not_recorded_fails_the_run_and_says_what_differs(cassette: Path) -> None:
+async def test_a_request_without_a_recording_fails_the_run_and_shows_the_differences(cassette: Path) -> None:
     done = ci("--replay", str(cassette), command="print(ask('m', True)[0])")
     assert (done.returncode, "stream" in done.stderr) == (1, True), done.stderr
     assert "there is no recording of POST /v1/chat/completions" in done.stderr
@@ -49,9 +49,7 @@ async def test_a_folder_without_recordings_exits_2(tmp_path: Path) -> None:
     assert (done.returncode, "there are no recordings" in done.stderr) == (2, True)
 
 
-async def test_the_plugin_plays_it_and_fails_the_test_that_asks_for_more(
-    cassette: Path, tmp_path: Path
-) -> None:
+async def test_the_plugin_fails_a_test_whose_request_has_no_recording(cassette: Path, tmp_path: Path) -> None:
     (tmp_path / "test_recorded.py").write_text(
         "import json, urllib.request\n"
         "from pathlib import Path\n"

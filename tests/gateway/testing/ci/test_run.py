@@ -59,7 +59,7 @@ def test_a_request_that_fails_unexpectedly_fails_the_run_and_is_named(tmp_path: 
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
 
 
-def test_failures_that_the_script_asks_for_fail_nothing(tmp_path: Path) -> None:
+def test_scripted_failures_do_not_fail_the_run(tmp_path: Path) -> None:
     faults = ["error", "error-frame", "truncate", "rst", "no-done", "loading", "kv-exhausted"]
     script = tmp_path / "script.toml"
     replies = [f'[[reply]]\nmodel = "{fault}"\nfault = "{fault}"\n' for fault in faults]
@@ -70,14 +70,14 @@ def test_failures_that_the_script_asks_for_fail_nothing(tmp_path: Path) -> None:
     assert "500" in done.stdout
 
 
-def test_a_request_that_a_strict_script_does_not_know_fails_the_run(tmp_path: Path) -> None:
+def test_a_request_that_a_strict_script_does_not_match_fails_the_run(tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text('[server]\nstrict = true\n[[reply]]\ncontains = "known"\ntext = "yes"\n')
     done = ci("--script", str(script), command="ask('fake')")
     assert (done.returncode, "no reply or recording matched" in done.stderr) == (1, True)
 
 
-def test_an_error_that_was_declared_fails_nothing() -> None:
+def test_an_expected_error_code_does_not_fail_the_run() -> None:
     assert ci("--expect", "model_not_found", command="ask('no-such-model')").returncode == 0
 
 
@@ -91,7 +91,7 @@ def test_settings_come_from_the_environment_too() -> None:
     assert done.stdout.count(": keep-alive") >= 2, done
 
 
-def test_faults_of_the_user_are_told_and_exit_2(tmp_path: Path) -> None:
+def test_mistakes_of_the_user_are_reported_with_exit_code_2(tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text("[server]\nslots = 0\ncolour = 1\n")
     done = ci("--script", str(script), command="pass")
@@ -100,7 +100,7 @@ def test_faults_of_the_user_are_told_and_exit_2(tmp_path: Path) -> None:
     assert (done.returncode, "Only one of" in done.stderr) == (2, True)
 
 
-def test_a_server_that_never_comes_is_named_and_not_waited_for() -> None:
+def test_a_server_that_never_gets_ready_is_named_after_the_limit() -> None:
     done = ci("--upstream", "http://127.0.0.1:9", "--start-s", "0.5", command="pass", within=20)
     assert (done.returncode, "upstream at http://127.0.0.1:9: " in done.stderr) == (2, True), done.stderr
 
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_is_named_before_anything_runs(option: str
     assert f"'{path}': there is no folder" in done.stderr
 
 
-def test_its_life_is_bounded(tmp_path: Path) -> None:
+def test_the_run_ends_after_max_s(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     done = ci("--max-s", "1.5", "--ready", str(ready), command="import time; time.sleep(60)", within=20)
     assert (done.returncode, "--max-s" in done.stderr) == (124, True)
@@ -162,7 +162,7 @@ def test_a_command_that_does_not_exist_is_named() -> None:
     assert (done.returncode, "cannot start no-such-program" in done.stderr) == (127, True)
 
 
-def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> None:
+def test_the_ready_file_has_the_url_and_is_removed_at_the_end(tmp_path: Path) -> None:
     with Running(tmp_path) as running:
         assert running.told["url"].startswith("http://127.0.0.1:")
         assert running.told["key"].startswith("sg-")
@@ -173,7 +173,7 @@ def test_the_ready_file_says_where_it_is_and_goes_with_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
-def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: signal.Signals) -> None:
+def test_the_command_and_its_children_end_with_the_run(tmp_path: Path, sign: signal.Signals) -> None:
     with Running(
         tmp_path, "--", "sh", "-c", "trap '' TERM; setsid sleep 299 & sleep 300 & sleep 301"
     ) as running:
@@ -186,7 +186,7 @@ def test_the_command_and_what_it_has_started_end_with_it(tmp_path: Path, sign: s
         assert all(vanishes(pid, 5) for pid in grandchildren)
 
 
-def test_what_the_command_has_put_into_a_session_of_its_own_ends_with_the_command() -> None:
+def test_children_in_sessions_of_their_own_end_with_the_command() -> None:
     done = ci(
         command="import subprocess\n"
         "nowhere = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}\n"
@@ -196,7 +196,7 @@ def test_what_the_command_has_put_into_a_session_of_its_own_ends_with_the_comman
     assert vanishes(int(done.stdout), 5)
 
 
-def test_it_ends_with_its_parent_where_that_is_wished(tmp_path: Path) -> None:
+def test_with_parent_ends_the_run_when_the_parent_dies(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     program = f"""
 import subprocess, sys, time
@@ -217,13 +217,13 @@ time.sleep(300)
 
 
 @pytest.mark.real
-def test_a_real_model_can_stand_behind_it(tiny_model: Path) -> None:
+def test_the_stand_in_can_be_a_real_model(tiny_model: Path) -> None:
     done = ci("--model", str(tiny_model), command="print(ask('tiny')[1])")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
-def test_a_server_that_runs_already_can_stand_behind_it(tmp_path: Path) -> None:
+def test_the_stand_in_can_be_a_running_server(tmp_path: Path) -> None:
     ready = tmp_path / "fake.json"
     command = [sys.executable, "-m", "slotgate", "fake", "--ready", str(ready)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as fake:

@@ -16,7 +16,7 @@ __all__ = ["cassette"]
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_a_reset_began_is_undone_when_it_fails(cassette: Path) -> None:
+async def test_a_failed_reset_is_undone(cassette: Path) -> None:
     played: list[str] = []
     refuses = False
 

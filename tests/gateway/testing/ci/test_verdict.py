@@ -44,11 +44,11 @@ def verdict_of(*contexts: RequestContext, expected: frozenset[str] = frozenset()
         (ended(429, "rate_limited"), False),
     ],
 )
-def test_what_fails_a_run(context: RequestContext, *, fails: bool) -> None:
+def test_which_requests_fail_a_run(context: RequestContext, *, fails: bool) -> None:
     assert bool(verdict_of(context).unexpected(lambda _: False)) is fails
 
 
-def test_what_the_script_asked_for_and_what_was_declared_fails_nothing() -> None:
+def test_scripted_and_expected_failures_do_not_fail_a_run() -> None:
     verdict = verdict_of(
         ended(500, request_id="asked-for"),
         ended(504, "idle_timeout"),
@@ -58,13 +58,13 @@ def test_what_the_script_asked_for_and_what_was_declared_fails_nothing() -> None
     assert [asked.id for asked in verdict.unexpected(lambda name: name == "asked-for")] == ["surprise"]
 
 
-def test_requests_for_health_are_nobodys_test() -> None:
+def test_health_requests_are_ignored() -> None:
     health = ended()
     health.model = None
     assert verdict_of(health).asked == []
 
 
-def test_failures_and_what_was_unmatched_are_told_in_words() -> None:
+def test_the_summary_names_failed_and_unmatched_requests() -> None:
     verdict = verdict_of(ended(), ended(502, "upstream_broken"))
     told = in_words(verdict, verdict.unexpected(lambda _: False), ["/completion x"])
     assert told == (
@@ -74,7 +74,7 @@ def test_failures_and_what_was_unmatched_are_told_in_words() -> None:
     )
 
 
-def test_what_was_said_of_a_failure_is_told_and_cannot_break_the_xml() -> None:
+def test_error_messages_are_reported_and_cannot_break_the_xml() -> None:
     context = ended(404, "unknown_path")
     context.message = "there is nothing at /\x00\x1b[2J\ud800<b>"
     verdict = verdict_of(context)

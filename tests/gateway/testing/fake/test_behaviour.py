@@ -83,14 +83,14 @@ async def asked(url: str, body: dict[str, Any]) -> AsyncIterator[RawClient]:
         yield client
 
 
-async def test_the_head_of_a_stream_comes_before_its_prompt_has_been_read(start: Start) -> None:
+async def test_the_head_of_a_stream_comes_before_the_prompt_is_read(start: Start) -> None:
     async with start() as url, asked(url, LONG) as client:
         assert (await client.head(within=2)).get(b"content-type") == b"text/event-stream"
         with pytest.raises(TimeoutError):
             await anext(client.pieces(within=0.3))
 
 
-async def test_a_request_that_finds_no_slot_gets_no_byte_until_one_is_free(start: Start) -> None:
+async def test_a_request_without_a_free_slot_gets_no_byte_until_one_is_free(start: Start) -> None:
     async with start() as url, asked(url, ENDLESS) as running:
         await running.head()
         async with asked(url, SHORT) as deferred:
@@ -108,7 +108,7 @@ async def test_the_connection_is_closed_behind_a_stream_although_it_says_keep_al
         assert await client.eof(within=1)
 
 
-async def test_the_connection_of_an_answer_that_is_no_stream_can_be_used_again(start: Start) -> None:
+async def test_the_connection_of_a_buffered_answer_can_be_used_again(start: Start) -> None:
     async with start() as url, asked(url, SHORT) as client:
         await client.head()
         await client.body()
@@ -124,7 +124,7 @@ async def test_a_client_that_leaves_while_tokens_come_frees_its_slot_at_once(sta
         await busy_soon(url, 0)
 
 
-async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed_after_a_second_of_quiet(
+async def test_a_client_that_leaves_during_its_prompt_is_noticed_after_a_quiet_second(
     start: Start,
 ) -> None:
     async with start() as url:
@@ -137,7 +137,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed_after_a_
         assert time.perf_counter() - left < PROMPT_S
 
 
-async def test_asking_for_the_slots_keeps_abandoned_work_alive(start: Start) -> None:
+async def test_polling_slots_keeps_abandoned_work_alive(start: Start) -> None:
     """Tried again where the machine left the server no answer for a second, which is all that it takes."""
     kept = False
     for _ in range(TRIES):
@@ -159,7 +159,7 @@ async def _busy_throughout(url: str, seconds: float) -> bool:
     return True
 
 
-async def test_health_and_properties_do_not_keep_it_alive(start: Start) -> None:
+async def test_polling_health_and_properties_does_not_keep_abandoned_work_alive(start: Start) -> None:
     async with start() as url:
         async with asked(url, LONG) as client:
             await client.head()
@@ -172,7 +172,7 @@ async def test_health_and_properties_do_not_keep_it_alive(start: Start) -> None:
         assert await slots_busy(url) == 0
 
 
-async def test_half_a_close_counts_as_a_close(start: Start) -> None:
+async def test_a_half_close_counts_as_a_close(start: Start) -> None:
     async with start() as url, asked(url, ENDLESS) as client:
         await client.head()
         await anext(client.pieces())
@@ -199,7 +199,7 @@ async def test_two_choices_take_two_slots(start: Start) -> None:
         await busy_soon(url, 2)
 
 
-async def test_more_prompts_than_slots_are_answered_all_the_same(start: Start) -> None:
+async def test_more_prompts_than_slots_are_answered(start: Start) -> None:
     async with start(2) as url:
         frames = await read_stream(
             url, "/v1/completions", {"prompt": ["a", "b", "c", "d"], "max_tokens": 1, "stream": True}
@@ -209,7 +209,7 @@ async def test_more_prompts_than_slots_are_answered_all_the_same(start: Start) -
         assert ended == {0, 1, 2, 3}
 
 
-async def test_a_pinned_slot_is_waited_for_although_another_is_free(start: Start) -> None:
+async def test_a_request_for_a_slot_waits_for_it_even_if_another_is_free(start: Start) -> None:
     async with start(2) as url, asked(url, {**ENDLESS, "id_slot": 0}) as client:
         await client.head()
         async with asked(url, {**SHORT, "id_slot": 0}) as deferred:

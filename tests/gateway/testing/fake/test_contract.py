@@ -182,7 +182,7 @@ async def fake() -> AsyncIterator[FakeServer]:
 
 @STREAMED
 @pytest.mark.parametrize("case", SPOKEN)
-async def test_what_is_said_has_the_real_shape(
+async def test_generated_answers_have_the_real_shape(
     case: str, fake: FakeServer, tiny_llama: RealLlama, *, stream: bool
 ) -> None:
     path, body = SPOKEN[case]
@@ -192,7 +192,7 @@ async def test_what_is_said_has_the_real_shape(
 
 
 @pytest.mark.parametrize("case", OTHERS)
-async def test_everything_else_has_the_real_shape(case: str, fake: FakeServer, tiny_llama: RealLlama) -> None:
+async def test_other_answers_have_the_real_shape(case: str, fake: FakeServer, tiny_llama: RealLlama) -> None:
     method, path, body = OTHERS[case]
     real = await contract_of(tiny_llama.url, method, path, body)
     assert await contract_of(fake.url, method, path, body) == real
@@ -207,7 +207,7 @@ async def test_progress_of_the_prompt_has_the_real_shape(fake: FakeServer, tiny_
 
 @STREAMED
 @pytest.mark.parametrize("case", THOUGHTS)
-async def test_thoughts_have_the_real_shape(
+async def test_reasoning_has_the_real_shape(
     case: str, fake: FakeServer, thinking_llama: RealLlama, *, stream: bool
 ) -> None:
     path, body = THOUGHTS[case]
@@ -217,7 +217,7 @@ async def test_thoughts_have_the_real_shape(
 
 @STREAMED
 @pytest.mark.parametrize("case", CALLS)
-async def test_calls_of_tools_have_the_real_shape(
+async def test_tool_calls_have_the_real_shape(
     case: str, fake: FakeServer, calling_llama: RealLlama, *, stream: bool
 ) -> None:
     path, body = CALLS[case]
@@ -227,7 +227,7 @@ async def test_calls_of_tools_have_the_real_shape(
 
 
 @STREAMED
-async def test_endless_thoughts_on_messages_have_the_real_shape(
+async def test_endless_reasoning_on_messages_has_the_real_shape(
     fake: FakeServer, thinking_llama: RealLlama, *, stream: bool
 ) -> None:
     body = {"messages": MESSAGES, "max_tokens": 5, "stream": stream}
@@ -236,7 +236,7 @@ async def test_endless_thoughts_on_messages_have_the_real_shape(
     assert real == await contract_of(fake.url, "POST", "/v1/messages", {**body, "fake": own})
 
 
-async def test_slots_are_shown_as_by_the_real_one(tiny_model: Path, run_llama: RunLlama) -> None:
+async def test_slots_have_the_real_shape(tiny_model: Path, run_llama: RunLlama) -> None:
     """Before they have worked, and what they did last."""
     llama = run_llama(RealLlama(tiny_model, slots=1))
     async with FakeServer(scene_of({"server": {"slots": 1}})) as fake:
@@ -266,7 +266,7 @@ async def test_ranks_have_the_real_shape(tiny_model: Path, run_llama: RunLlama) 
             assert await contract_of(fake.url, "POST", path, body) == real, case
 
 
-async def test_a_key_is_asked_for_as_the_real_one_does(tiny_model: Path, run_llama: RunLlama) -> None:
+async def test_a_missing_key_is_refused_as_by_the_real_program(tiny_model: Path, run_llama: RunLlama) -> None:
     llama = run_llama(RealLlama(tiny_model, args=("--api-key", "k")))
     asked = {"messages": MESSAGES, "max_tokens": 1}
     cases: list[tuple[str, str, object, list[bytes]]] = [
@@ -284,7 +284,7 @@ async def test_a_key_is_asked_for_as_the_real_one_does(tiny_model: Path, run_lla
             assert await contract_of(fake.url, method, path, body, *headers) == real, (path, headers)
 
 
-async def test_what_is_switched_off_is_refused_as_the_real_one_does(
+async def test_disabled_endpoints_are_refused_as_by_the_real_program(
     tiny_model: Path, run_llama: RunLlama
 ) -> None:
     llama = run_llama(RealLlama(tiny_model, args=("--no-slots",)))
@@ -294,7 +294,7 @@ async def test_what_is_switched_off_is_refused_as_the_real_one_does(
             assert await contract_of(fake.url, "GET", path, None) == real
 
 
-async def test_a_browser_of_another_origin_is_answered_as_by_the_real_one(
+async def test_a_cross_origin_request_is_answered_as_by_the_real_program(
     fake: FakeServer, tiny_llama: RealLlama
 ) -> None:
     origin = b"Origin: http://chat.example"

@@ -48,7 +48,7 @@ async def test_an_error_comes_in_place_of_an_answer() -> None:
         assert (await client.json())["error"] == {"code": 503, "message": "no", "type": "unavailable_error"}
 
 
-async def test_loading_is_said_of_one_request_or_of_the_whole_server() -> None:
+async def test_one_request_or_the_whole_server_can_answer_loading() -> None:
     async with playing(load_s=0.2) as fake:
         for path in ("/health", "/props"):
             async with await RawClient.connect(fake.url) as client:
@@ -73,7 +73,7 @@ async def test_loading_is_said_of_one_request_or_of_the_whole_server() -> None:
         ("/v1/messages", b'event: error\ndata: {"code":500,"message":"m","type":"t"}\n\n'),
     ],
 )
-async def test_an_error_frame_has_the_form_of_its_protocol_and_a_clean_end(path: str, frame: bytes) -> None:
+async def test_an_error_frame_has_the_form_of_its_protocol_and_ends_the_body(path: str, frame: bytes) -> None:
     fault = {"kind": "error-frame", "after": 2, "message": "m", "type": "t"}
     async with playing() as fake, await RawClient.connect(fake.url) as client:
         await client.post(path, {**asking(fault), "prompt": "hi", "input": "hi"})
@@ -91,7 +91,7 @@ async def test_an_old_error_frame_is_a_field_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["truncate", "rst"])
-async def test_a_stream_can_end_without_its_end(kind: str) -> None:
+async def test_a_stream_can_be_truncated(kind: str) -> None:
     async with playing() as fake:
         content, clean = await raw(fake.url, asking({"kind": kind, "after": 2}, tokens_per_s=50))
         assert (words(content), clean) == (["one", " two"], False)
@@ -99,14 +99,14 @@ async def test_a_stream_can_end_without_its_end(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["truncate", "wrong-length"])
-async def test_an_answer_that_is_no_stream_can_be_cut_off(kind: str) -> None:
+async def test_a_buffered_answer_can_be_truncated(kind: str) -> None:
     async with playing() as fake:
         content, clean = await raw(fake.url, asking(kind, stream=False))
     assert content.startswith(b'{"choices"')
     assert clean is False
 
 
-async def test_a_stall_says_nothing_and_keeps_its_slot_until_its_client_is_missed() -> None:
+async def test_a_stalled_answer_keeps_its_slot_until_its_client_is_missed() -> None:
     async with playing(quiet_s=0.2) as fake:
         async with await RawClient.connect(fake.url) as client:
             await client.post(CHAT, asking({"kind": "stall", "after": 1}))
@@ -121,7 +121,7 @@ async def test_a_stall_says_nothing_and_keeps_its_slot_until_its_client_is_misse
     assert fake.llama.served_requests[0].outcome == "abandoned"
 
 
-async def test_lines_can_end_with_crlf_and_begin_with_a_mark() -> None:
+async def test_streams_can_have_crlf_and_a_byte_order_mark() -> None:
     async with playing() as fake:
         crlf, _ = await raw(fake.url, asking("crlf"))
         bom, _ = await raw(fake.url, asking("bom"))
@@ -129,7 +129,7 @@ async def test_lines_can_end_with_crlf_and_begin_with_a_mark() -> None:
     assert bom.startswith(b"\xef\xbb\xbfdata: ")
 
 
-async def test_events_can_come_in_halves_that_cut_a_character() -> None:
+async def test_events_can_be_cut_inside_a_character() -> None:
     async with playing() as fake, await RawClient.connect(fake.url) as client:
         await client.post(CHAT, asking({"kind": "half-frames", "seconds": 0.02}, text="é"))
         pieces = [piece async for piece in client.pieces()]
@@ -143,7 +143,7 @@ async def test_one_token_can_be_giant() -> None:
     assert [len(word) for word in words(content)] == [3, 300_000, 4, 6]
 
 
-async def test_a_sentinel_can_be_missing_and_a_frame_be_garbage() -> None:
+async def test_the_sentinel_can_be_missing_and_a_frame_can_be_garbage() -> None:
     async with playing() as fake:
         content, clean = await raw(fake.url, asking("no-done"))
         assert (DONE in content, clean, words(content)) == (False, True, ["one", " two", " three"])
@@ -214,7 +214,7 @@ async def test_through_a_gateway_a_failure_in_the_stream_is_one_framed_error(
 
 
 @pytest.mark.parametrize("kind", ["crlf", "bom", "half-frames", "giant-frame", "slow-close"])
-async def test_through_a_gateway_an_unusual_form_changes_nothing_that_is_said(kind: str) -> None:
+async def test_through_a_gateway_an_unusual_form_does_not_change_the_answer(kind: str) -> None:
     fault = {"kind": kind, "seconds": 0.01, "bytes": 100_000, "after": 1}
     async with playing(model="m") as fake, running_gateway(settings_for(fake.url)) as gateway:
         frames = await read_stream(gateway.url, CHAT, asking(fault))

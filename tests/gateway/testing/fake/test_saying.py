@@ -46,27 +46,27 @@ async def message(url: str, body: dict[str, Any], *headers: bytes) -> dict[str, 
         return said
 
 
-async def test_the_first_reply_that_matches_answers(fake: FakeServer) -> None:
+async def test_the_first_matching_reply_answers(fake: FakeServer) -> None:
     assert (await message(fake.url, chat()))["content"] == "by default"
     assert (await message(fake.url, chat(model="a")))["content"] == "by model"
     assert (await message(fake.url, chat("will it rain?")))["content"] == "by text"
     assert (await message(fake.url, chat("will it rain?", model="a")))["content"] == "by model"
 
 
-async def test_a_reply_can_wait_for_its_turn_or_be_used_up(fake: FakeServer) -> None:
+async def test_a_reply_can_be_for_the_nth_request_or_the_first_few(fake: FakeServer) -> None:
     said = [(await message(fake.url, chat("again")))["content"] for _ in range(3)]
     assert said == ["by default", "the second time", "by default"]
     said = [(await message(fake.url, chat("once")))["content"] for _ in range(2)]
     assert said == ["only once", "by default"]
 
 
-async def test_a_tool_is_called_where_tools_are_offered(fake: FakeServer) -> None:
+async def test_a_reply_can_require_tools(fake: FakeServer) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     [call] = (await message(fake.url, chat(tools=tools)))["tool_calls"]
     assert call["function"] == {"name": "f", "arguments": '{"x": 1}'}
 
 
-async def test_headers_and_a_member_of_the_body_say_it_for_one_request(fake: FakeServer) -> None:
+async def test_headers_and_the_body_can_change_the_reply_of_a_request(fake: FakeServer) -> None:
     assert (await message(fake.url, chat(), b"x-fake-text: by header"))["content"] == "by header"
     by_body = chat(fake={"text": "by body", "reasoning": "hm"})
     assert await message(fake.url, by_body, b"x-fake-text: by header") == {
@@ -76,19 +76,19 @@ async def test_headers_and_a_member_of_the_body_say_it_for_one_request(fake: Fak
     }
 
 
-async def test_a_request_that_says_nonsense_about_its_answer_is_told_so(fake: FakeServer) -> None:
+async def test_an_invalid_change_of_the_reply_is_refused(fake: FakeServer) -> None:
     async with await RawClient.connect(fake.url) as client:
         await client.post(CHAT, chat(fake={"txt": 1}))
         assert (client.status, (await client.json())["error"]["message"]) == (400, "fake: fake.txt: unknown")
 
 
-async def test_the_body_says_it_through_a_gateway_too(fake: FakeServer) -> None:
+async def test_the_body_changes_the_reply_through_a_gateway(fake: FakeServer) -> None:
     async with running_gateway(settings_for(fake.url)) as gateway:
         body = chat(fake={"text": "as I said"}, stream=True)
         assert text_of(await read_stream(gateway.url, CHAT, body)) == "as I said"
 
 
-async def test_the_same_seed_says_the_same_bytes_and_another_does_not() -> None:
+async def test_the_same_seed_gives_the_same_bytes() -> None:
     async def told(seed: int) -> list[bytes]:
         async with FakeServer(scene_of({"server": {"seed": seed}})) as fake:
             bodies = [chat(stream=True), chat(stream=True), chat("x", stream=True, fake={"reasoning": "r"})]
@@ -99,26 +99,26 @@ async def test_the_same_seed_says_the_same_bytes_and_another_does_not() -> None:
     assert await told(1) != await told(2)
 
 
-async def test_a_question_that_is_asked_twice_is_answered_in_other_words(fake: FakeServer) -> None:
+async def test_a_repeated_request_gets_other_words(fake: FakeServer) -> None:
     async with FakeServer(scene_of({})) as plain:
         first, second = [(await message(plain.url, chat()))["content"] for _ in range(2)]
     assert first != second
 
 
-async def test_a_limit_cuts_what_is_said_and_says_so(fake: FakeServer) -> None:
+async def test_a_token_limit_cuts_the_answer_with_finish_reason_length(fake: FakeServer) -> None:
     frames = await read_stream(fake.url, CHAT, chat(stream=True, max_tokens=1))
     assert text_of(frames) == "by"
     assert data_of(frames)[-1]["choices"][0]["finish_reason"] == "length"
 
 
-async def test_what_was_asked_can_be_looked_up(fake: FakeServer) -> None:
+async def test_served_requests_can_be_looked_up(fake: FakeServer) -> None:
     await message(fake.url, chat(), b"x-request-id: r1")
     [served] = fake.llama.served_requests
     assert (served.request_id, served.status, served.outcome) == ("r1", 200, "complete")
     assert served.request.last_user_text == "hi"
 
 
-async def test_a_strict_script_answers_nothing_else() -> None:
+async def test_a_strict_script_refuses_requests_that_no_reply_matches() -> None:
     async with FakeServer(scene_of({**SCRIPT, "server": {"strict": True}})) as fake:
         async with await RawClient.connect(fake.url) as client:
             await client.post(CHAT, chat())
@@ -126,7 +126,7 @@ async def test_a_strict_script_answers_nothing_else() -> None:
         assert fake.llama.served_requests[0].outcome == "unmatched"
 
 
-async def test_tokens_can_be_turned_into_numbers_and_back(fake: FakeServer) -> None:
+async def test_tokenizing_and_detokenizing_give_the_text_back(fake: FakeServer) -> None:
     text = "Grüße, 세계 😀\x00!"
     async with await RawClient.connect(fake.url) as client:
         await client.post("/tokenize", {"content": text, "with_pieces": True})

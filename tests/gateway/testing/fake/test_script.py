@@ -36,7 +36,7 @@ fault = "crlf"
 """
 
 
-def test_a_script_says_machine_replies_pace_faults_and_calls() -> None:
+def test_a_script_sets_machine_replies_pace_faults_and_calls() -> None:
     scene = scene_of(tomllib.loads(SCRIPT))
     slow, weather = scene.replies
     assert (scene.machine.slots, scene.machine.load_s, scene.otherwise.tokens) == (3, 1.0, 5)
@@ -48,7 +48,7 @@ def test_a_script_says_machine_replies_pace_faults_and_calls() -> None:
     assert scene.models == ("fake", "slow")
 
 
-def test_all_faults_of_a_script_are_told_together_each_with_its_place() -> None:
+def test_all_mistakes_of_a_script_are_reported_with_their_places() -> None:
     wrong: dict[str, Any] = {
         "server": {"slots": 0, "n_ctx": "many", "colour": 1},
         "reply": [{"txt": "a", "tokens_per_s": -1, "fault": "boom"}, {"call": [{}], "stream": 1}],
@@ -69,13 +69,13 @@ def test_all_faults_of_a_script_are_told_together_each_with_its_place() -> None:
     ]
 
 
-def test_a_file_that_is_no_toml_is_a_fault_of_its_own(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text("[server\n")
     with pytest.raises(ScriptError, match=r"script\.toml"):
         read_script(tmp_path / "script.toml")
 
 
-def test_a_request_changes_what_it_names_and_nothing_else() -> None:
+def test_a_request_changes_only_the_members_that_it_names() -> None:
     reply = with_members(Reply(text="a", reasoning="b"), {"text": "c", "tokens_per_s": 5, "fault": "stall"})
     assert (reply.text, reply.reasoning, reply.pace.tokens_per_s) == ("c", "b", 5.0)
     assert reply.fault is not None
@@ -83,12 +83,12 @@ def test_a_request_changes_what_it_names_and_nothing_else() -> None:
         with_members(Reply(), {"txt": "c"})
 
 
-def test_the_script_that_is_built_in_can_be_played() -> None:
+def test_the_built_in_script_is_valid() -> None:
     assert built_in().models[0] == "fake"
     assert {"fake-thinks", "fake-tools", "fake-truncates"} <= set(built_in().models)
 
 
-def test_the_command_line_and_the_gateways_environment_go_before_the_script(tmp_path: Path) -> None:
+def test_the_command_line_and_the_environment_override_the_script(tmp_path: Path) -> None:
     (tmp_path / "script.toml").write_text(SCRIPT)
     options = FakeOptions(tmp_path / "script.toml", alias="m", slots=7, seed=9)
     machine = scene_for(options, {"LLAMA_API_KEY": "k"}).machine
@@ -102,5 +102,5 @@ def test_the_command_line_and_the_gateways_environment_go_before_the_script(tmp_
     assert "k" not in repr(machine).replace("kv_unified", "")[-20:]
 
 
-def test_a_scene_of_nothing_is_one_slot_that_says_words() -> None:
+def test_an_empty_script_has_one_slot_and_made_up_words() -> None:
     assert scene_of({}) == Scene()

@@ -30,7 +30,7 @@ def in_front_of(fake: FakeServer, **sections: Any) -> Settings:  # noqa: ANN401
     return parse({"server": {"port": 0}, "backend": [backend], "usage": {"store": "none"}, **sections}, {})
 
 
-def test_an_hour_of_prompt_is_bridged_by_a_keep_alive_every_fifteen_seconds() -> None:
+def test_keepalives_come_every_fifteen_seconds_during_an_hour_of_prompt() -> None:
     async def main() -> list[bytes]:
         patient = {"total_s": 2 * HOUR_S, "first_byte_s": HOUR_S}
         async with FakeServer(scene_of(script(prefill_s=HOUR_S - 5))) as fake:
@@ -57,7 +57,7 @@ def test_a_model_that_loads_for_ten_minutes_is_waited_for() -> None:
     assert 599 < run_virtual(main()) < 660
 
 
-def test_abandoned_work_is_kept_alive_by_questions_and_ends_without_them() -> None:
+def test_polling_keeps_abandoned_work_alive_until_it_stops() -> None:
     """On the clock of the test: the second without a result is exact."""
 
     async def main() -> tuple[bool, bool]:
@@ -80,7 +80,7 @@ def test_abandoned_work_is_kept_alive_by_questions_and_ends_without_them() -> No
     assert run_virtual(main()) == (True, False)
 
 
-def test_a_body_that_takes_long_to_read_has_no_slot_yet() -> None:
+def test_a_request_takes_no_slot_while_its_body_is_read() -> None:
     """`/slots` says idle, and then the work begins: what makes an early probe wrong."""
 
     async def main() -> tuple[bool, bool]:
@@ -137,7 +137,7 @@ def test_tokens_come_at_exactly_the_times_of_the_script() -> None:
     assert jittered == run_virtual(main({"tokens_per_s": 1, "jitter": 0.5}))
 
 
-def test_nobody_is_reached_where_nobody_listens() -> None:
+def test_connecting_to_a_port_without_a_server_is_refused() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", 1)
@@ -145,7 +145,7 @@ def test_nobody_is_reached_where_nobody_listens() -> None:
     run_virtual(main())
 
 
-def test_waiting_for_nothing_is_an_error_at_once() -> None:
+def test_waiting_for_ever_is_an_error_at_once() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 

@@ -53,7 +53,7 @@ def test_a_run_that_uses_no_fixture_imports_nothing_of_slotgate(tmp_path: Path) 
     assert done.returncode == 0, done.stdout
 
 
-def test_the_fixtures_are_ready_soon_and_each_test_has_a_server_of_its_own(tmp_path: Path) -> None:
+def test_the_fixtures_are_ready_soon_and_each_test_has_a_new_server(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(
         "import pytest\n"
         "def test_first(slotgate, scripted_llama, slotgate_process):\n"
@@ -69,7 +69,7 @@ def test_the_fixtures_are_ready_soon_and_each_test_has_a_server_of_its_own(tmp_p
     print(re.findall(r"started in [\d.]+ s", done.stdout))
 
 
-def test_a_fault_of_the_script_is_told_to_the_test_that_has_it(tmp_path: Path) -> None:
+def test_a_mistake_in_a_script_fails_the_test_that_uses_it(tmp_path: Path) -> None:
     (tmp_path / "test_wrong.py").write_text(
         "import pytest\n"
         "@pytest.fixture\n"
@@ -103,7 +103,7 @@ def test_a_pytest_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
     assert [path.name for path in temporary.iterdir() if not path.name.startswith("pytest-")] == []
 
 
-def test_what_happens_in_a_test_can_be_waited_for(tmp_path: Path) -> None:
+def test_a_test_can_wait_for_the_end_of_a_request(tmp_path: Path) -> None:
     began = time.monotonic()
     (tmp_path / "test_waits.py").write_text(
         "import pytest\n"

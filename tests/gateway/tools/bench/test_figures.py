@@ -20,7 +20,7 @@ def request(*frames: bytes, status: int = 200, end: End = End.COMPLETE) -> Bench
     return seen
 
 
-def test_a_whole_stream_is_a_success_with_its_times_and_counts() -> None:
+def test_a_complete_stream_is_a_success_with_times_and_counts() -> None:
     seen = request(T("a"), T("b"), STOP, DONE)
     assert (seen.ok, seen.failure, seen.queue_ms, len(seen.gaps)) == (True, "", 12.5, 1)
     assert seen.first_text_s is not None
@@ -38,11 +38,11 @@ def test_a_whole_stream_is_a_success_with_its_times_and_counts() -> None:
         (request(b"<html>", status=502), "status 502"),
     ],
 )
-def test_what_is_no_success_says_why(seen: BenchRequest, failure: str) -> None:
+def test_a_failed_request_has_its_reason(seen: BenchRequest, failure: str) -> None:
     assert (seen.ok, seen.failure) == (False, failure)
 
 
-def test_percentiles_are_values_that_were_seen() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert Percentiles.of(range(1, 101)) == Percentiles(50, 95, 99, 100)
     assert Percentiles.of([7.0]) == Percentiles(7.0, 7.0, 7.0, 7.0)
     assert Percentiles.of([]) is None

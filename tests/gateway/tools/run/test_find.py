@@ -55,13 +55,13 @@ def test_the_first_place_that_names_a_llama_server_wins(tmp_path: Path) -> None:
     assert found == FoundServer(wheel, {"LD_LIBRARY_PATH": "/wheel"}, f"the package {SERVER_PACKAGE}")
 
 
-def test_a_llama_server_may_be_named_without_its_folder(tmp_path: Path) -> None:
+def test_a_llama_server_can_be_named_by_its_file_name(tmp_path: Path) -> None:
     mine = program(tmp_path / "my-llama")
 
     assert find_server(None, {"LLAMA_SERVER": "my-llama", "PATH": str(tmp_path)}, NOTHING).path == mine
 
 
-def test_a_llama_server_that_was_named_and_cannot_run_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_named_llama_server_that_cannot_run_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "llama-server").touch(mode=0o644)
     environ = {"LLAMA_SERVER": str(tmp_path / "llama-server"), "PATH": str(program(tmp_path / "x").parent)}
 
@@ -69,7 +69,7 @@ def test_a_llama_server_that_was_named_and_cannot_run_is_not_passed_over(tmp_pat
         find_server(None, environ, GivenPackages(server=program(tmp_path / "wheel")))
 
 
-def test_without_a_llama_server_every_place_is_told() -> None:
+def test_without_a_llama_server_the_error_lists_every_place() -> None:
     with pytest.raises(NotFoundError) as caught:
         find_server(None, {"PATH": "/nowhere"}, NOTHING)
 
@@ -100,7 +100,7 @@ def test_a_model_is_named_relative_to_the_working_folder(tmp_path: Path) -> None
     assert find_model(Path("m.gguf"), {}, tmp_path, NOTHING).path == mine
 
 
-def test_several_models_are_a_choice_that_is_left_to_the_user(tmp_path: Path) -> None:
+def test_several_models_are_an_error_that_lists_them(tmp_path: Path) -> None:
     for name in ("small.gguf", "LARGE.GGUF"):
         model(tmp_path / name)
 
@@ -115,7 +115,7 @@ def test_several_models_are_a_choice_that_is_left_to_the_user(tmp_path: Path) ->
     ]
 
 
-def test_parts_of_a_model_and_its_projector_are_no_choice(tmp_path: Path) -> None:
+def test_later_parts_and_projectors_are_not_models(tmp_path: Path) -> None:
     first = model(tmp_path / "big-00001-of-00003.gguf")
     for name in ("big-00002-of-00003.gguf", "big-00003-of-00003.gguf", "mmproj-big.gguf"):
         model(tmp_path / name)
@@ -124,7 +124,7 @@ def test_parts_of_a_model_and_its_projector_are_no_choice(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1"])
-def test_a_file_that_is_no_model_is_not_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_a_named_file_that_is_not_a_model_is_an_error(tmp_path: Path, content: bytes) -> None:
     wrong = tmp_path / "model.gguf"
     wrong.write_bytes(content)
 
@@ -132,12 +132,12 @@ def test_a_file_that_is_no_model_is_not_passed_over(tmp_path: Path, content: byt
         find_model(wrong, {}, tmp_path, NOTHING)
 
 
-def test_a_file_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"\$SLOTGATE_MODEL: .*none.gguf cannot be read: No such file"):
         find_model(None, {"SLOTGATE_MODEL": "none.gguf"}, tmp_path, NOTHING)
 
 
-def test_without_a_model_every_place_is_told(tmp_path: Path) -> None:
+def test_without_a_model_the_error_lists_every_place(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         find_model(None, {}, tmp_path, NOTHING)
 

@@ -47,7 +47,7 @@ def plan(options: RunOptions, server: Path = Path("/bin/llama-server")) -> RunPl
         ("x" * 300 + ".gguf", "x" * 128),
     ],
 )
-def test_a_model_is_called_by_a_name_that_fits_into_a_url(file: str, alias: str) -> None:
+def test_the_alias_of_a_model_fits_into_a_url(file: str, alias: str) -> None:
     assert alias_of(Path(file)) == alias
 
 
@@ -62,7 +62,7 @@ def test_the_options_become_arguments_of_llama_server() -> None:
     assert plan(RunOptions()).command.command[3:] == ()
 
 
-def test_the_settings_let_in_whoever_has_the_key_and_nobody_else() -> None:
+def test_the_settings_have_the_keys_as_hashes() -> None:
     settings = plan(RunOptions(host="0.0.0.0", port=9000)).settings(KEYS, Path("/state"))
 
     assert (settings.server.host, settings.server.port) == ("0.0.0.0", 9000)
@@ -96,7 +96,7 @@ def test_the_url_is_one_that_this_machine_can_reach(host: str, url: str) -> None
     assert url_of(host, 80) == url
 
 
-def test_a_taken_port_is_told_with_one_that_is_free() -> None:
+def test_a_taken_port_is_reported_with_a_free_one() -> None:
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
         fault = port_fault(LOOPBACK, port)
@@ -106,12 +106,12 @@ def test_a_taken_port_is_told_with_one_that_is_free() -> None:
     assert "Another port: --port" in fault
 
 
-def test_a_port_that_only_another_address_has_is_free() -> None:
+def test_a_port_in_use_on_another_address_is_free() -> None:
     with socket.create_server(("127.0.0.2", 0)) as listener:
         assert port_fault(LOOPBACK, listener.getsockname()[1]) is None
 
 
-def test_a_host_that_does_not_exist_is_told() -> None:
+def test_a_host_that_does_not_exist_is_reported() -> None:
     assert "cannot listen on 203.0.113.1" in (port_fault("203.0.113.1", free_port()) or "")
 
 
@@ -142,7 +142,7 @@ def test_progress_on_a_terminal_counts_in_one_line() -> None:
     assert progress_of(TerminalStream(), 2) == "loading tiny …\n\r  1 s\r  2 s\rloaded after 2.0 s\n"
 
 
-def test_progress_in_a_file_is_a_line_now_and_then() -> None:
+def test_progress_in_a_file_is_a_line_every_ten_seconds() -> None:
     lines = progress_of(io.StringIO(), 21).splitlines()
 
     assert lines == ["loading tiny …", "loading tiny: 10 s", "loading tiny: 20 s", "loaded after 21.0 s"]
@@ -158,7 +158,7 @@ def child_of(tmp_path: Path, *habits: str) -> tuple[RunPlan, LlamaProcess]:
 
 
 @pytest.mark.anyio
-async def test_loading_is_told_from_beginning_to_end(tmp_path: Path) -> None:
+async def test_loading_shows_the_parts_and_the_progress(tmp_path: Path) -> None:
     made, process = child_of(tmp_path)
     said = io.StringIO()
     async with process:
@@ -174,7 +174,7 @@ async def test_loading_is_told_from_beginning_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_model_that_cannot_be_loaded_ends_the_wait_with_llama_servers_own_words(
+async def test_a_failed_load_raises_llama_servers_error(
     tmp_path: Path,
 ) -> None:
     made, process = child_of(tmp_path, "crash")
@@ -262,7 +262,7 @@ async def test_a_taken_port_ends_run_with_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_file_that_is_no_model_ends_run_with_2(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_model_ends_run_with_2(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_text("no model")
     async with slotgate_run(tmp_path, "--port", str(free_port()), str(wrong)) as process:
@@ -274,7 +274,9 @@ async def test_a_file_that_is_no_model_ends_run_with_2(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.anyio
-async def test_the_line_of_the_banner_streams_from_a_real_model(tmp_path: Path, tiny_model: Path) -> None:
+async def test_the_curl_command_of_the_banner_streams_from_a_real_model(
+    tmp_path: Path, tiny_model: Path
+) -> None:
     async with slotgate_run(
         tmp_path, "--port", str(free_port()), "--parallel", "1", str(tiny_model)
     ) as process:

@@ -34,7 +34,7 @@ async def test_events_are_read_as_they_come_with_the_key_in_a_header() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 429])
-async def test_without_events_status_and_requests_are_asked(status: int) -> None:
+async def test_without_events_status_and_requests_are_polled(status: int) -> None:
     scripts: dict[str, Script] = {
         EVENTS: [Write(answer(status, {}))],
         STATE: [Write(answer(200, STATUS))],
@@ -75,7 +75,7 @@ async def test_a_gateway_that_refuses_later_ends_the_view() -> None:
         ([Write(H + chunked(b": nothing\n\n") + END), Fin()], UnreachableError),
     ],
 )
-async def test_what_is_no_answer_at_the_start_ends_the_view(script: Script, error: type[Exception]) -> None:
+async def test_an_invalid_first_answer_ends_the_view(script: Script, error: type[Exception]) -> None:
     async with ScriptedUpstream(scripts={EVENTS: script}) as fu, Feed(fu.url, "k") as feed:
         with pytest.raises(error):
             await feed.once()

@@ -43,7 +43,7 @@ def test_no_line_is_wider_than_the_page(width: int, signs: Signs) -> None:
     assert len(lines) == len(printed(shown(), 200, note="x").split("\n"))  # and none is cut in two
 
 
-def test_sixty_columns_keep_what_matters() -> None:
+def test_sixty_columns_keep_the_important_columns() -> None:
     text = printed(shown(), 60)
     for word in ("gpu0", "█▒QF··", "team-a", "team-b", "4.0 s", "running", "queued", "tokens"):
         assert word in text
@@ -62,7 +62,7 @@ def test_states_are_told_apart_without_colour() -> None:
             assert f"1 {state}" in row
 
 
-def test_a_terminal_without_unicode_gets_none() -> None:
+def test_a_terminal_without_unicode_gets_ascii() -> None:
     assert printed(shown(), 120, signs=ASCII).isascii()
 
 
@@ -77,17 +77,17 @@ def test_a_waterfall_shows_queue_then_prefill_then_answer() -> None:
     assert abs(len(second) - len(first) / 2) <= 1
 
 
-def test_a_page_is_no_higher_than_its_window() -> None:
+def test_a_page_fits_into_the_height_of_its_window() -> None:
     many = of_poll(STATUS, {"requests": [request(number) for number in range(100)]})
     for height in (16, 24, 50):
         assert printed(many, 100, height=height).count("\n") <= height
 
 
-def test_a_rate_that_is_made_of_what_ended_is_marked_and_draining_is_said() -> None:
+def test_an_estimated_rate_and_draining_are_marked() -> None:
     assert "~14.0 tokens/s" in printed(of_poll(STATUS, {"requests": [request(1), request(2)]}), 100)
     assert "DRAINING" in printed(replace(shown(), draining=True), 100)
 
 
-def test_many_slots_take_more_lines_and_all_are_there() -> None:
+def test_many_slots_take_more_lines_and_none_is_missing() -> None:
     backend = replace(shown().backends[0], cells=(ShownSlot("generating"),) * 300)
     assert printed(replace(shown(), backends=(backend,), requests=()), 80).count("█") >= 300

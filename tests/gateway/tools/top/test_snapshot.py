@@ -10,7 +10,7 @@ from slotgate.gateway.tools.top.snapshot import NotSlotgateError, ShownSlot, of_
 from tests.gateway.tools.top.snapshots import ENDED, FRAME, LIVE, STATUS, request, shown
 
 
-def test_a_frame_tells_everything() -> None:
+def test_a_frame_has_backends_tenants_and_requests() -> None:
     snapshot = shown()
     assert [cell.state for cell in snapshot.backends[0].cells] == [
         "generating",
@@ -25,7 +25,7 @@ def test_a_frame_tells_everything() -> None:
     assert len(snapshot.requests) == 6
 
 
-def test_requests_that_have_ended_are_told_once_and_stay() -> None:
+def test_ended_requests_stay_after_the_frame_that_has_them() -> None:
     later = FRAME | {"full": False, "live": [], "ended": [request(7)]}
     assert [each.id[:12] for each in of_event(later, shown()).requests] == [
         "request-0007",
@@ -35,11 +35,11 @@ def test_requests_that_have_ended_are_told_once_and_stay() -> None:
     ]
 
 
-def test_a_full_frame_says_all_there_is() -> None:
+def test_a_full_frame_replaces_earlier_requests() -> None:
     assert len(of_event(FRAME | {"live": [], "ended": [request(7)]}, shown()).requests) == 1
 
 
-def test_without_events_slots_are_counted_and_the_rate_is_made_of_what_ended() -> None:
+def test_polled_documents_give_slot_counts_and_an_estimated_rate() -> None:
     snapshot = of_poll(STATUS, {"requests": [*LIVE, *ENDED, request(90)]})
     assert snapshot.backends[1].cells == (ShownSlot("idle"), ShownSlot("idle"))
     assert (snapshot.tokens_per_s, snapshot.rate_is_live) == (3 * 210 / 30, False)
@@ -55,18 +55,18 @@ def test_without_events_slots_are_counted_and_the_rate_is_made_of_what_ended() -
     ]
 
 
-def test_what_could_command_a_terminal_is_replaced() -> None:
+def test_terminal_control_characters_are_replaced() -> None:
     snapshot = of_event(FRAME | {"live": [request(1, tenant="a\x1b[2Jb\n")], "ended": []}, None)
     assert snapshot.requests[0].tenant == "a\ufffd[2Jb\ufffd"
 
 
 @pytest.mark.parametrize("document", [{}, {"backends": 7, "queue": {}}, {"backends": [], "queue": None}])
-def test_what_is_no_slotgate_is_said_to_be_none(document: dict[str, object]) -> None:
+def test_a_document_of_another_program_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(NotSlotgateError):
         of_event(document, None)
 
 
-def test_members_that_are_missing_or_strange_are_nothing() -> None:
+def test_missing_or_invalid_members_count_as_empty() -> None:
     strange: dict[str, Any] = {
         "backends": [{}, {"slots": None, "cells": "x"}, 7],
         "queue": {},
