@@ -94,7 +94,7 @@ async def _serve(
                 await stop.wait()
                 hangups.cancel()
                 log.info("draining", grace_s=settings.server.shutdown_grace_s)
-                await server.drain(refuse=parts.drain, cut=parts.runtime.cancel_running)
+                await server.drain(refuse=parts.drain, cancel=parts.runtime.cancel_running)
     log.info("stopped")
 
 

@@ -1,13 +1,13 @@
-"""Writing to a chunked body without a detour: what `send` comes to for nearly every frame.
+"""Direct writes to a chunked body, for the frames for which `send` would come down to one write.
 
-uvicorn's `send` is a coroutine that judges a message before it writes. When a response has begun, is chunked
-and its client keeps up, all that is left of it is one write. The server offers that write to the application
-as an extension, `slotgate.write`; whatever else there is to do still goes through `send` and its wrappers,
-the beginning and the end of every response among it.
+uvicorn's `send` is a coroutine that checks a message before it writes. Once a response has begun, is chunked
+and its client keeps up, only one write remains of it. The server offers that write to the application as the
+extension `slotgate.write`. Everything else goes through `send` and its wrappers, above all the beginning and
+the end of every response.
 
-`now` is that write while nothing at all is in its way, and asks nothing more: who may be in the way says so
-when that changes, and not for every frame. That is the application, which has something waiting or has not
-begun (`open`, `shut`), and the server, whose client is behind or gone (`judge`).
+`now` is that write, and makes no checks of its own. It is None while a direct write is not allowed. Both
+sides report only their changes, not every frame: the application calls `open` and `shut` (it has not begun,
+or bytes are waiting), and the server calls `judge` (the client is behind, or has left).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ChunkWriter"]
 
 
 class ChunkWriter:
-    """For one request."""
+    """Belongs to one request."""
 
     __slots__ = ("_cycle", "_flow", "_open", "_write", "now")
 
@@ -33,34 +33,36 @@ class ChunkWriter:
         self._write = write
         self._open = False
         self.now: Callable[[bytes], None] | None = None
-        """Writes a chunk, its size line and all; None while anything is in the way."""
+        """Writes one chunk, size line included. None while direct writes are not allowed."""
 
     def __repr__(self) -> str:
-        return f"<ChunkWriter {'clear' if self.now is not None else 'open' if self._open else 'shut'}>"
+        state = "writable" if self.now is not None else "open" if self._open else "shut"
+        return f"<ChunkWriter {state}>"
 
     def piece(self, piece: bytes) -> bool:
-        """Writes a piece of the body now, or returns False and does nothing."""
+        """Write a piece of the body at once and return True, or return False if only `send` can."""
         if not self._flows:
             return False
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
     def open(self) -> None:
-        """All that the application has put has been written."""
+        """Allow direct writes: all bytes of the application have been written."""
         self._open = True
         self.judge()
 
     def shut(self) -> None:
+        """Forbid direct writes: bytes of the application are waiting, or its body has ended."""
         self._open = False
         self.now = None
 
     def judge(self) -> None:
-        """The server's side has changed."""
+        """Look again at the server's side, which has changed."""
         self.now = self._write if self._open and self._flows else None
 
     @property
     def _flows(self) -> bool:
-        """Whether a chunked response is under way to a client that keeps up."""
+        """True if a chunked response is under way and its client keeps up."""
         cycle = self._cycle
         return (
             cycle.chunked_encoding is True

@@ -1,4 +1,4 @@
-"""One client connection: uvicorn's httptools protocol, and what a streaming gateway needs besides.
+"""One client connection: uvicorn's httptools protocol, extended by limits, timeouts and direct writes.
 
     accepted --> IDLE --first byte--> HEAD --head whole--> ANSWERING --answered--> IDLE
                                                            |       |
@@ -8,17 +8,18 @@
                                                            |       |
     everywhere: closed, refused, out of time               '-------'--> LEAVING
 
-Every phase has an end: IDLE after `keep_alive_s`, HEAD after `header_timeout_s`, DISCARDING and LEAVING after
-limits of their own; while it is ANSWERING the application's limits hold. In LAST the answers that are owed
-go out, and what still comes is thrown away.
+Every phase ends: IDLE after `keep_alive_s`, HEAD after `header_timeout_s`, DISCARDING and LEAVING after
+limits of their own. In ANSWERING, the application's limits apply. In LAST, the answers that are under way are
+sent, and bytes that still come are dropped.
 
-What uvicorn 0.54 does, and what therefore is different, stands with each method. Two choices:
+Where a method differs from uvicorn 0.54, its docstring says what uvicorn does. Two choices apply throughout:
 
-* A client that half-closes is gone. A FIN is all that a server sees of most clients that leave, and a
-  generation that nobody waits for must end. Whoever shuts down its side before its answer gets none.
-* What comes behind a request that is being answered is kept and not parsed, and reading goes on: with
-  reading paused the end of the connection would not be noticed. (Where uvicorn pauses for what came with the
-  same read, the `receive()` in which every request waits for its client to leave resumes it.)
+* A client that half-closes counts as gone. A FIN is the only sign of most clients that leave, and a
+  generation
+  without a reader must end. So a client that shuts down its side before the answer gets no answer.
+* Bytes that come after a request that is being answered are kept and not parsed, and reading goes on: with
+  reading paused, the end of the connection would not be noticed. (uvicorn pauses if those bytes came in the
+  same read. Every request waits in `receive()` for its client to leave, and that resumes reading.)
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ if TYPE_CHECKING:
 __all__ = ["ClientConnection", "ConnectionPhase"]
 
 LINGER_S = 5.0
-"""How long the rest of a request that was answered already is read over, at most."""
+"""Seconds for which the rest of a request is read and dropped after its answer, at most."""
 FLUSH_S = 60.0
-"""How long what was written may take to be sent when the connection closes."""
+"""Seconds for which written bytes may take to be sent when the connection closes."""
 REFUSED_S = 1.0
-"""How long a connection that is one too many may take to ask, so that it can be told."""
+"""Seconds for which a connection beyond the limit may send its request, so that it can be refused."""
 MAX_PIPELINED = 16
-"""Requests of one connection that wait for the answer before them, at most."""
+"""The number of requests of one connection that may wait for the answer to the one before."""
 MAX_AHEAD_BYTES = 64 * 1024
-"""Bytes kept that came while an answer was under way."""
+"""The number of bytes that are kept while an answer is under way."""
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -70,7 +71,7 @@ class ConnectionPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CycleTransport:
-    """What uvicorn's request cycle sees of the transport: closing it is the protocol's own affair."""
+    """The transport as uvicorn's request cycle sees it. Only the connection itself closes the real one."""
 
     write: Callable[[bytes], None]
     is_closing: Callable[[], bool]
@@ -80,22 +81,32 @@ class CycleTransport:
 class ClientConnection(HttpToolsProtocol):
     def __init__(self, config: Config, connections: ConnectionRegistry) -> None:
         super().__init__(config, connections, app_state={})
+        # Per connection.
         self.phase = ConnectionPhase.IDLE
-        self._all = connections
+        self._registry = connections
         self._limits = connections.settings
-        self.writer: ChunkWriter | None = None
-        """Of the last request that had one."""
-        self._running: RequestResponseCycle | None = None
-        """The request whose answer is under way; those behind it are in uvicorn's `pipeline`."""
-        self._ahead = bytearray()
-        self._silent_bytes = 0
-        """What the parser was fed since it last had something to tell."""
-        self._plain_head = b""
-        self._head_due = False
-        self._head = b""
-        """Of the answer, for as long as it may leave together with what follows."""
-        self._refusal: GatewayError | None = None
         self._timer: asyncio.TimerHandle | None = None
+        """Ends the phase."""
+        self._refusal: GatewayError | None = None
+        """The answer to anything that comes, if the connection is beyond the limit."""
+        self._ahead = bytearray()
+        """Bytes that came while an answer was under way."""
+
+        # Per request that is being read.
+        self._silent_bytes = 0
+        """Bytes that the parser was fed since it last reported something."""
+        self._plain_head = b""
+        """The head without its wish to upgrade."""
+
+        # Per request that is being answered.
+        self.writer: ChunkWriter | None = None
+        """The direct writer of the last request that had one."""
+        self._running: RequestResponseCycle | None = None
+        """The request itself. The requests after it are in uvicorn's `pipeline`."""
+        self._head_due = False
+        """True until the head of the answer (or a 100 Continue) is written."""
+        self._head = b""
+        """The head of the answer, while it waits to be sent together with the first bytes of the body."""
 
     def __repr__(self) -> str:
         behind = f"{len(self.pipeline)} pipelined, {len(self._ahead)} bytes ahead"
@@ -104,33 +115,33 @@ class ClientConnection(HttpToolsProtocol):
     # -- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """uvicorn has no limit of connections: its `limit_concurrency` judges requests, by both numbers."""
+        """uvicorn has no limit of connections: its `limit_concurrency` refuses requests, by either number."""
         super().connection_made(transport)
-        admittance = self._all.opened()
+        admittance = self._registry.opened()
         if admittance is Admittance.SERVED:
             self._rest(self._limits.header_timeout_s)
         elif admittance is Admittance.REFUSED:
-            message = f"{self._limits.max_connections} connections are open, which is as many as may be"
+            message = f"{self._limits.max_connections} connections are open, which is the limit"
             self._refusal = CapacityError(503, "too_many_connections", message)
             self._enter(ConnectionPhase.IDLE, REFUSED_S, self._close)
         else:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """uvicorn tells only the request that came last, not the one that is running."""
+        """uvicorn tells only the request that came last, not the one that is being answered."""
         self._enter(ConnectionPhase.LEAVING)
         self._client_gone()
         super().connection_lost(exc)
-        self._all.closed()
+        self._registry.closed()
 
     def eof_received(self) -> None:
-        """Gone now: the transport closes itself, but only when it is rid of what is unsent."""
+        """The client counts as gone now. The transport closes by itself, but only when all bytes are sent."""
         self._flush_head()
         self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self._client_gone()
 
     def data_received(self, data: bytes) -> None:
-        """uvicorn parses whatever comes, and pauses reading behind a pipelined request."""
+        """uvicorn parses all bytes at once, and pauses reading after a pipelined request."""
         if self.phase in (ConnectionPhase.LEAVING, ConnectionPhase.LAST):
             return
         if self._refusal is not None:
@@ -143,7 +154,7 @@ class ClientConnection(HttpToolsProtocol):
                 self._refuse(_too_much_ahead())
 
     def shutdown(self) -> None:
-        """uvicorn closes a connection on which a head is just arriving as if it were idle."""
+        """uvicorn treats a connection on which a head is just arriving as idle, and closes it."""
         if self.phase is ConnectionPhase.ANSWERING:
             self.cycle.keep_alive = False
         elif self.phase not in (ConnectionPhase.HEAD, ConnectionPhase.LAST):
@@ -152,7 +163,7 @@ class ClientConnection(HttpToolsProtocol):
     # -- the parser
 
     def _feed(self, data: bytes) -> None:
-        """uvicorn bounds neither a head, nor trailers, nor the extensions of a chunk."""
+        """uvicorn limits the size of neither a head, nor trailers, nor chunk extensions."""
         self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -165,16 +176,18 @@ class ClientConnection(HttpToolsProtocol):
                 self._refuse(too_large(self._limits.max_header_bytes))
 
     def on_message_begin(self) -> None:
-        """Each request gets a way to cut its connection: closing waits until all is sent, and a client that
-        does not read never takes it."""
+        """Offer two ways to end the connection to each request.
+
+        An ordinary close waits until all bytes are sent, and a client that does not read never takes them.
+        """
         super().on_message_begin()
-        ways_out = {"slotgate.abort": self.transport.abort, "slotgate.hang_up": self._hang_up}
-        cast("dict[str, Any]", self.scope)["extensions"] = ways_out
+        extensions = {"slotgate.abort": self.transport.abort, "slotgate.hang_up": self._hang_up}
+        cast("dict[str, Any]", self.scope)["extensions"] = extensions
         if self.phase is ConnectionPhase.IDLE:
             self._enter(ConnectionPhase.HEAD, self._limits.header_timeout_s, self._head_late)
 
     def on_headers_complete(self) -> None:
-        """An error raised here, as in every callback, stops the parser and is answered by `_feed`."""
+        """Check the head. An error in any callback of the parser stops it, and `_feed` sends the answer."""
         self._silent_bytes = 0
         check_size(self.url, self.headers, self._limits.max_header_bytes)
         parser = self.parser
@@ -187,8 +200,8 @@ class ClientConnection(HttpToolsProtocol):
             raise _too_much_ahead()
         self._enter(ConnectionPhase.ANSWERING)
         super().on_headers_complete()
-        self.headers = []  # what comes now are trailers, and uvicorn would add them to the request's headers
-        if self._all.draining:
+        self.headers = []  # trailers may follow, and uvicorn would add them to the request's headers
+        if self._registry.draining:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -196,7 +209,7 @@ class ClientConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request to upgrade is complete behind its head; then it is parsed again, without the upgrade."""
+        """To the parser, a request to upgrade ends with its head. It is then parsed again as a plain one."""
         if self.parser.should_upgrade():
             return
         self._silent_bytes = 0
@@ -220,9 +233,13 @@ class ClientConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _write_answer(self, data: bytes) -> None:
-        """uvicorn writes a head by itself. Here it (or a 100 Continue, which comes first) waits for what
-        follows in the same turn of the loop, and the client wakes up once. Whoever writes past this, or
-        closes, flushes it; a request behind this one does not begin before the next turn."""
+        """uvicorn writes a head alone. Here it waits for the bytes that follow in the same turn of the event
+        loop.
+
+        So the client wakes up once. A 100 Continue comes before the head and waits in its place. Code that
+        closes the connection, or writes to the transport itself, has to call `_flush_head` first. The next
+        request does not begin before the next turn.
+        """
         if self._head_due:
             self._head_due = False
             self._head = data
@@ -234,15 +251,15 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.write(data)
 
     def _flush_head(self) -> None:
-        """Nothing has followed it at once."""
+        """Write the head if no other bytes have followed it yet."""
         head, self._head = self._head, b""
         if head and not self.transport.is_closing():
             self.transport.write(head)
 
     def on_response_complete(self) -> None:
-        """uvicorn keeps idle connections for whole seconds, and reads over the rest of a request that was
-        answered early for as long as it comes."""
-        self._all.total_requests += 1
+        """uvicorn keeps idle connections for whole seconds only. If a request was answered before it had come
+        as a whole, uvicorn reads the rest for as long as it comes."""
+        self._registry.total_requests += 1
         answered, self._running = self._running, None
         if self.phase is ConnectionPhase.LEAVING:
             return
@@ -251,7 +268,7 @@ class ClientConnection(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
         elif answered is None or _whole(answered):
             self._rest(self._limits.keep_alive_s)
-        elif self.expect_100_continue:  # what comes next may be the body, or a request in its place
+        elif self.expect_100_continue:  # the next bytes may be the body, or another request
             self._linger()
         else:
             self._enter(ConnectionPhase.DISCARDING, LINGER_S, self._close)
@@ -263,7 +280,7 @@ class ClientConnection(HttpToolsProtocol):
         return self.phase is ConnectionPhase.LEAVING or self.transport.is_closing()
 
     def _answered_last(self) -> None:
-        """A cycle closes the connection: it was asked to, or its application failed."""
+        """Close for a cycle that has to be the last one, or whose application failed."""
         if self.phase is ConnectionPhase.LEAVING:
             return
         if self.phase is ConnectionPhase.LAST or not _whole(self._running):
@@ -272,24 +289,30 @@ class ClientConnection(HttpToolsProtocol):
             self._close()
 
     def _refuse(self, error: GatewayError) -> None:
-        """Answer what the application is not to see, and leave. uvicorn answers 400 in plain text, and into
-        the middle of an answer that is under way; here those that are owed go first, and are the last."""
+        """Answer a request that the application must not see, and close the connection.
+
+        uvicorn answers with a 400 in plain text, even in the middle of an answer that is under way. Here the
+        answers that are under way are finished first; then the connection closes without an answer to the
+        error.
+        """
         self._flush_head()
         running = self._running
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
-            owed[-1].keep_alive = False  # with it the connection ends, whatever is behind it
+            owed[-1].keep_alive = False  # the connection ends with this answer
             self._enter(ConnectionPhase.LAST)
             self._ahead.clear()
             return
         if self.phase is not ConnectionPhase.DISCARDING and (running is None or not running.response_started):
-            self.transport.write(self._all.refusal(error, self.client))
+            self.transport.write(self._registry.refusal(error, self.client))
         self._client_gone()
         self._linger()
 
     def _hang_up(self) -> None:
-        """Close once all that was sent is on its way, although the response may have no end: a stand-in for a
-        server that died does that. uvicorn would log it as a fault of the application."""
+        """Close once all bytes are sent, although the response may not be complete.
+
+        The scripted llama-server uses this to imitate a server that died. uvicorn would log an error.
+        """
         if not self._is_leaving():
             self._client_gone()
             self._close()
@@ -306,7 +329,7 @@ class ClientConnection(HttpToolsProtocol):
             self._judge_writer()
 
     def pause_writing(self) -> None:
-        """uvicorn tells only those who wait in `send`."""
+        """uvicorn tells only tasks that wait in `send`."""
         super().pause_writing()
         self._judge_writer()
 
@@ -323,47 +346,54 @@ class ClientConnection(HttpToolsProtocol):
     def _enter(
         self, phase: ConnectionPhase, seconds: float = 0.0, otherwise: Callable[[], None] | None = None
     ) -> None:
-        """`otherwise` is called if the phase is not left within so many seconds."""
+        """Enter a phase. `otherwise` is called if it is not left within this many seconds."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, otherwise) if otherwise else None
-        self._all.idle.pop(self, None)
+        self._registry.idle.pop(self, None)
         self.phase = phase
 
     def _rest(self, seconds: float) -> None:
         self._enter(ConnectionPhase.IDLE, seconds, self._close)
-        self._all.idle[self] = None
+        self._registry.idle[self] = None
 
     def _linger(self) -> None:
-        """Close our half and read over what still comes: bytes that nobody reads would make the kernel reset
-        the connection, and a reset can overtake the answer (RFC 9112, 9.6)."""
+        """Close this side of the connection, then read and drop bytes that still come.
+
+        The kernel answers unread bytes with a reset, and a reset can overtake the answer (RFC 9112, 9.6).
+        """
         self._flush_head()
         self._enter(ConnectionPhase.LEAVING, LINGER_S, self._close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _close(self) -> None:
-        """Close once all is sent, or when that takes too long; uvicorn waits for ever."""
+        """Close once all bytes are sent, or when that takes too long. uvicorn waits without a limit."""
         self._flush_head()
         self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self.transport.close()
 
 
 def _whole(cycle: RequestResponseCycle | None) -> bool:
-    """Whether there is this request, and all of it has come."""
+    """Return True if there is such a request and all of it has come."""
     return cycle is not None and not cycle.more_body
 
 
 def _reason(error: httptools.HttpParserError) -> GatewayError:
-    """Why the parser stopped: a callback of ours refused, or failed, or this is not HTTP."""
+    """Return the error for which the parser stopped.
+
+    A callback refused the request, or failed, or the bytes are not HTTP.
+    """
     cause = error.__context__
     if isinstance(cause, GatewayError):
         return cause
     if isinstance(error, httptools.HttpParserCallbackError):
         log.error("internal error", exc_info=cause)
         return GatewayError(500, "server_error", "internal_error", "the gateway failed to read the request")
-    return ClientError("invalid_request", f"this is not a request in HTTP/1.1: {error}")
+    return ClientError("invalid_request", f"the request is not valid HTTP/1.1: {error}")
 
 
 def _too_much_ahead() -> ClientError:
-    return ClientError("invalid_request", "too much was sent before the answer to the request before it")
+    return ClientError(
+        "invalid_request", "too many bytes or requests were sent before the previous answer was complete"
+    )

@@ -1,7 +1,8 @@
-"""All client connections of one server: how many there may be, which are idle, when the last one is gone.
+"""All client connections of one listener: their limit, the idle ones, and the wait for the last one to close.
 
-A connection that is idle (no byte of a request has come) can be closed for a new one, the one that has been
-idle longest first. When none is idle a new one is refused with an answer; past `SPARE` of those, without.
+At the limit, a new connection takes the place of the one that has been idle longest (idle: no byte of a
+request has come). If none is idle, the new connection is refused with an answer. If `SPARE` more than the
+limit are open, it is closed without one.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ class Admittance(Enum):
 
 
 class ConnectionRegistry(ServerState):
-    """uvicorn's state of a server, and what it lacks. Belongs to the running event loop."""
+    """uvicorn's state of a server, with limits and draining. Belongs to the running event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__()
         self.settings = settings
         self.draining = False
-        """Every answer is the last one of its connection."""
+        """True once every answer is the last one of its connection."""
         self.idle: dict[RegisteredConnection, None] = {}
-        """In the order in which they became idle."""
+        """The idle connections, in the order in which they became idle."""
         self.refused: Counter[str] = Counter()
-        """Answers given without the application, by error code."""
+        """Error code -> number of requests that were answered without the application."""
         self._line_budget = LogLimiter()
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -65,7 +66,7 @@ class ConnectionRegistry(ServerState):
         return f"<ConnectionRegistry {state}, {len(self.connections)}, {len(self.idle)} idle>"
 
     def opened(self) -> Admittance:
-        """A connection was made and is in `connections`. Makes room for it by closing an idle one."""
+        """Decide about a connection that was just added to `connections`. May close an idle one for it."""
         self._none_left.clear()
         over = len(self.connections) - self.settings.max_connections
         if over <= 0:
@@ -77,12 +78,12 @@ class ConnectionRegistry(ServerState):
         return Admittance.REFUSED if over <= SPARE else Admittance.DROPPED
 
     def closed(self) -> None:
-        """A connection was lost and is no longer in `connections`."""
+        """Note that a connection was lost and is no longer in `connections`."""
         if not self.connections:
             self._none_left.set()
 
     def refusal(self, error: GatewayError, client: tuple[str, int] | None) -> bytes:
-        """The response to what the application is not to see; the last one of its connection."""
+        """Return the response to a request that the application must not see. It closes the connection."""
         self.refused[error.code] += 1
         request_id = secrets.token_hex(16)
         address = client[0] if client else None
@@ -102,13 +103,13 @@ class ConnectionRegistry(ServerState):
         return b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body])
 
     def drain(self) -> None:
-        """Close what is idle now, and every other connection after the answers that it is owed."""
+        """Close the idle connections now, and every other one after the answers that are under way."""
         self.draining = True
         for connection in self._all():
             connection.shutdown()
 
     async def gone(self, within: float) -> bool:
-        """Wait until there is no connection, at most so many seconds."""
+        """Wait at most this many seconds until no connection is open. Return False if one still is."""
         try:
             async with asyncio.timeout(within):
                 await self._none_left.wait()
@@ -117,7 +118,7 @@ class ConnectionRegistry(ServerState):
         return True
 
     def abort(self) -> None:
-        """Close all of them, unsent bytes and all."""
+        """Close all connections at once. Unsent bytes are lost."""
         for connection in self._all():
             connection.transport.abort()
         self._line_budget.flush()

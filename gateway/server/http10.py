@@ -1,4 +1,4 @@
-"""HTTP/1.0 clients."""
+"""Responses to HTTP/1.0 clients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["close_delimited"]
 
 
 def close_delimited(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
-    """HTTP/1.0 knows neither chunks nor 100 Continue: a body of unknown length ends with the connection.
+    """Wrap `app` so that a body of unknown length ends with the connection.
 
-    uvicorn sends chunks unless it is told a length, so it is told that of each piece.
+    HTTP/1.0 has neither chunks nor 100 Continue. uvicorn sends chunks unless it knows the length of the body,
+    so it is told the length of each piece.
     """
     cycle.waiting_for_100_continue = False
 

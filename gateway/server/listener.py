@@ -1,8 +1,8 @@
 """The listener, and the order in which it stops.
 
-Nothing of uvicorn's own `Server` is left to inherit: it looks for a signal ten times a second, waits for
-connections before it tells anybody that it stops, cancels what is left, raises the signal again (exit
-143), and exits 3 when the port is taken. What is used are its `Config`, its ASGI bridge and its protocol.
+It uses uvicorn's `Config`, ASGI bridge and protocol, but not its `Server`. That one looks for a signal ten
+times a second, waits for connections before it tells the application to stop, cancels the requests that are
+left, raises the signal again (exit code 143), and exits with code 3 if the port is taken.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from slotgate.gateway.settings import ServerSettings
 
 __all__ = ["ListenError", "Listener"]
 
-CUT_S = 1.0
-"""How long streams that are cut may take to tell their clients, and requests to clean up."""
+CANCEL_S = 1.0
+"""Seconds for which cancelled streams may tell their clients, and for which requests may clean up."""
 
 
 class ListenError(Exception):
-    """The server cannot listen as it is told to; says why in a sentence."""
+    """The listener cannot listen as configured. The message says why, as a sentence."""
 
 
 class Listener:
@@ -34,7 +34,7 @@ class Listener:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.url = ""
-        """Where it listens; empty before."""
+        """The address on which it listens; empty before `listen`."""
         self.connections = ConnectionRegistry(settings)
         self._settings = settings
         self._config = _config(app, settings)
@@ -64,30 +64,35 @@ class Listener:
         scheme = "https" if self._config.ssl else "http"
         self.url = f"{scheme}://{_authority(settings.host, self._listener.sockets[0].getsockname()[1])}"
 
-    async def drain(self, *, refuse: Callable[[], None], cut: Callable[[], None]) -> None:
-        """Stop in order; nothing is left when this returns, at the latest `CUT_S` after the grace.
+    async def drain(
+        self, *, refuse: Callable[[], None] | None = None, cancel: Callable[[], None] | None = None
+    ) -> None:
+        """Stop in order. Nothing is left when this returns, at most `CANCEL_S` after the grace period.
 
-        `refuse` is called at once: what waits and what comes is to be answered with 503. `cut` is called when
-        the grace is over: what still runs is to be ended with an error that its client can read.
+        `refuse` is called at once: waiting and new requests must be answered with 503 from then on. `cancel`
+        is called when the grace period is over: running requests must end with an error that the client can
+        read.
         """
         settings = self._settings
         loop = asyncio.get_running_loop()
         grace_ends = loop.time() + settings.shutdown_grace_s
-        refuse()
+        if refuse is not None:
+            refuse()
         self.connections.drain()
         await asyncio.sleep(settings.drain_delay_s)
         self._stop_listening()
-        await asyncio.sleep(0)  # what was accepted with the last look at the listener is announced
+        await asyncio.sleep(0)  # connections that were accepted just now become known
         self.connections.drain()
         if not await self.connections.gone(within=grace_ends - loop.time()):
-            cut()
-            await self.connections.gone(within=CUT_S)
+            if cancel is not None:
+                cancel()
+            await self.connections.gone(within=CANCEL_S)
         self.close()
         if self.connections.tasks:
-            await asyncio.wait(self.connections.tasks, timeout=CUT_S)
+            await asyncio.wait(self.connections.tasks, timeout=CANCEL_S)
 
     def close(self) -> None:
-        """Stop now. Requests under way see their client leave."""
+        """Stop now. To requests under way, their client seems to have left."""
         self._stop_listening()
         self.connections.abort()
         if self._clock is not None:
@@ -98,7 +103,7 @@ class Listener:
             self._listener.close()
 
     def _keep_date(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The date header of every response, made once a second."""
+        """Renew the date header of all responses, once a second."""
         self.connections.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._clock = loop.call_later(1.0, self._keep_date, loop)
 

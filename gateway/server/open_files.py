@@ -1,4 +1,4 @@
-"""The number of files a process may have open, which is what its connections are to the kernel."""
+"""The limit of open files. Each connection is an open file to the kernel."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import structlog
 __all__ = ["allow_connections"]
 
 _OTHERS = 128
-"""Logs, listeners, probes, stores, and the connections that are told that they are too many."""
+"""Files besides: logs, listeners, probes, stores, and connections that are refused with an answer."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 def allow_connections(count: int) -> None:
-    """Raise this process's own limit so far that `count` clients can be connected, each with an upstream.
+    """Raise the soft limit of this process so that `count` clients can be connected, each with an upstream.
 
-    The usual 1024 is a default from times of programs that could not take more; what an administrator has
-    set as the hard limit stands, and too low a one is said.
+    The usual soft limit of 1024 dates from programs that could not handle more. The hard limit is the
+    administrator's and stays as it is. A warning is logged if it is too low.
     """
     needed = 2 * count + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

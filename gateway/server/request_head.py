@@ -1,4 +1,4 @@
-"""The head of a request, judged before the application sees it. Pure functions; each raises `ClientError`."""
+"""Checks of a request's head before the application sees it. Pure functions; each may raise `ClientError`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ _UPGRADING = (b"upgrade", b"http2-settings")
 
 
 def check_size(url: bytes, headers: Headers, limit: int) -> None:
+    """Refuse a head that is larger than `limit` bytes."""
     if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > limit:
         raise too_large(limit)
 
 
 def too_large(limit: int) -> ClientError:
+    """Return the error for a head that is larger than `limit` bytes."""
     message = f"the request's target and headers are larger than {limit} bytes"
     return ClientError("headers_too_large", message, status=431)
 
 
 def check_target(url: bytes) -> None:
-    """uvicorn fails where the target has no path, or one that is not ASCII."""
+    """Refuse a target that has no path, or a path that is not ASCII: uvicorn would fail."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:
@@ -33,10 +35,11 @@ def check_target(url: bytes) -> None:
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """The head, as bytes, of the same request in plain HTTP/1.1, which a server may always choose.
+    """Return the head of the same request, as bytes, without its wish to upgrade.
 
-    RFC 9110, 7.8. llhttp stops behind a head that asks for an upgrade, and uvicorn then runs the request
-    without its body. WebSocket is declined in words, since nothing of it makes sense in plain HTTP.
+    A server may always ignore that wish (RFC 9110, 7.8). llhttp stops after a head that asks for an upgrade,
+    and uvicorn then runs the request without its body. WebSocket is refused with an error, because such a
+    request makes no sense in plain HTTP.
     """
     if method == b"CONNECT":
         raise ClientError("invalid_request", "CONNECT is for proxies")

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first one asks the process to stop in order, the second one ends it."""
+"""SIGTERM and SIGINT: the first one asks the process to stop in order, the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_signals() -> Iterator[asyncio.Event]:
-    """An event that the first signal sets. From then on another one ends the process at once, also while the
-    event loop is busy, and after the block; the kernel then ends child processes that were tied to this one.
+    """Yield an event that the first signal sets.
 
-    The signal is not left to its default action: for process 1 of a container there is none.
+    From then on, a second signal ends the process at once, even while the event loop is busy, and even after
+    the block. The kernel then ends the child processes that are tied to this one. The default action of the
+    signal would not do: process 1 of a container has none.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -36,7 +37,9 @@ def stop_signals() -> Iterator[asyncio.Event]:
     try:
         yield stop
     finally:
-        if not stop.is_set():  # else the process is on its way out, and has more to clear away
+        if (
+            not stop.is_set()
+        ):  # else the process is about to end, and a second signal must still end it at once
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)

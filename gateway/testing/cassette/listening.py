@@ -39,7 +39,7 @@ async def listening(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Asy
     try:
         yield server.url
     finally:
-        await server.drain(refuse=_nothing, cut=_nothing)
+        await server.drain()
 
 
 def record(upstream: str, folder: Path, host: str, port: int, api_key: str | None) -> int:
@@ -80,7 +80,3 @@ def _exit_code(run: Coroutine[Any, Any, None]) -> int:
         print(error, file=sys.stderr)
         return FAULT
     return 0
-
-
-def _nothing() -> None:
-    """Do nothing: no request waits here, and running exchanges notice that their client leaves."""

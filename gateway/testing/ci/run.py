@@ -144,7 +144,7 @@ class _Run:
                 await self._ready(fleet)
                 yield server
             finally:
-                await server.drain(refuse=parts.drain, cut=parts.runtime.cancel_running)
+                await server.drain(refuse=parts.drain, cancel=parts.runtime.cancel_running)
 
     async def _ready(self, fleet: Fleet) -> None:
         """Return when every backend is ready, or it is time to stop. Raises TimeoutError."""
