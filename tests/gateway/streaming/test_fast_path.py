@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from slotgate.gateway.http.errors import ClientGone
 from slotgate.gateway.http.headers import Headers
@@ -364,4 +365,5 @@ def test_a_write_that_fails_on_the_general_path_ends_the_exchange_within_its_rea
         assert stream.relay.error is not None
         assert [stream.relay.error.code, stream.connection.phase] == ["internal_error", UpstreamPhase.CLOSED]
 
-    in_a_stream(main)
+    with capture_logs():  # rendering a traceback for the terminal takes longer than a test may block its loop
+        in_a_stream(main)
