@@ -61,7 +61,7 @@ def test_fields_of_a_delta_pass_untouched(delta: Json) -> None:
 
 
 @pytest.mark.parametrize("kind", REASONING_KINDS)
-def test_reasoning_and_content_leave_as_two_chunks(kind: str) -> None:
+def test_scenario_082_reasoning_and_content_leave_as_two_chunks(kind: str) -> None:
     mixed = PLAIN.chunk({"role": "assistant", kind: "hm</think>", "content": "Hi"}, finish_reason="stop")
     reasoning, content = rewritten(mixed)
     assert {"role": "assistant", kind: "hm</think>"} == delta_of(reasoning)
