@@ -1,1 +1,1 @@
-"""The benchmark: slotgate between other gateways, on one machine. `make bench`, or `python -m bench`."""
+"""The benchmark: slotgate and other gateways on one machine. Run `make bench` or `python -m bench`."""

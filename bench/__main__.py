@@ -1,4 +1,4 @@
-"""`python -m bench`: install what is missing, measure, report."""
+"""`python -m bench`: install missing gateways, measure, and write the report."""
 
 from __future__ import annotations
 

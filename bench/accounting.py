@@ -1,4 +1,4 @@
-"""What the kernel says that a gateway cost: CPU time to the nanosecond, and memory, children included.
+"""Read CPU time (in nanoseconds) and memory of a gateway and its children from the kernel.
 
 Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread
 was ready and another had the core: how busy the machine was with something else. They are summed over all
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Nanoseconds until now, or between two hooks."""
+    """Nanoseconds since the start, or between two points in time."""
 
     ran_ns: int = 0
     waited_ns: int = 0
@@ -31,18 +31,18 @@ class Usage:
 
 
 def parse_schedstat(text: str) -> Usage:
-    """From a `schedstat` file."""
+    """Parse a `schedstat` file."""
     ran, waited, _ = text.split()
     return Usage(int(ran), int(waited))
 
 
 def parse_ppid(stat: str) -> int:
-    """The parent, from a `stat` file: the name in it may hold blanks and brackets."""
+    """Parse the parent's id from a `stat` file. The program name in it may have spaces and brackets."""
     return int(stat.rpartition(")")[2].split()[1])
 
 
 def parse_rss(status: str) -> int:
-    """Resident bytes, from a `status` file; 0 for what has no memory any more."""
+    """Parse the resident bytes from a `status` file. 0 for a process that has no memory any more."""
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -50,7 +50,7 @@ def parse_rss(status: str) -> int:
 
 
 def family(pid: int, proc: Path = PROC) -> list[int]:
-    """The process and all its descendants."""
+    """Return the ids of the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in proc.iterdir():
         if entry.name.isdigit():
@@ -64,18 +64,18 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def usage(pids: list[int], proc: Path = PROC) -> Usage:
-    """What these processes have used until now."""
+    """Return the CPU time that these processes have used so far."""
     files = [file for pid in pids for file in (proc / str(pid) / "task").glob("*/schedstat")]
     return sum((parse_schedstat(text) for text in map(_read, files) if text), Usage())
 
 
 def memory_bytes(pids: list[int], proc: Path = PROC) -> int:
-    """Resident memory of these processes together; what they share counts for each."""
+    """Return the resident memory of these processes together. Shared pages count for each process."""
     return sum(parse_rss(_read(proc / str(pid) / "status")) for pid in pids)
 
 
 def _read(file: Path) -> str:
-    """The text of a file of a process that may have ended."""
+    """Return the text of a `/proc` file, or "" if its process has ended."""
     try:
         return file.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""`python -m bench.affinity`: what it is worth that a conversation goes back to the backend that knows it.
+"""`python -m bench.affinity`: measure what prompt affinity gains: a conversation goes back to its backend.
 
 Two real llama-servers with a small real model, conversations of several turns, two at once in a random order,
 with routing by warmth and without. What is counted is the share of the prompts' tokens that came from the

@@ -1,4 +1,4 @@
-"""A bar chart as SVG, by hand: one row a gateway, a thin line for the range over the rounds."""
+"""Draw a bar chart as SVG: one row per gateway, with a thin line for the range of the rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INK, _BAR, _OURS, _LINE = "#24292f", "#9fb3c8", "#e8743b", "#57606a"
 
 
 def bars(title: str, unit: str, values: Sequence[tuple[str, Summary]], *, ours: str) -> str:
-    """The whole document. `ours` is the row that stands out."""
+    """Return the SVG document. The row `ours` is highlighted."""
     height = _TOP + _ROW * len(values) + 16
     longest = max((summary.most for _, summary in values), default=1.0) or 1.0
     scale = (_WIDTH - _LEFT - _RIGHT) / longest
@@ -49,5 +49,5 @@ def _row(number: int, name: str, summary: Summary, scale: float, ours: str) -> s
 
 
 def _written(value: float) -> str:
-    """Three significant digits below 100, else a whole number."""
+    """Format a value with three significant digits below 100, else as a whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The chunks of the synthetic upstream: llama-server's shape, each text says when it was written.
+"""The chunks of the synthetic upstream. They look like llama-server's; each text is the time of its writing.
 
 A token is ` t` and the sixteen digits of CLOCK_MONOTONIC in nanoseconds, which all processes of a machine
 share. Whoever reads it on the other side of a gateway knows how long it was under way, and tokens can be
@@ -21,7 +21,7 @@ _TAIL = (
 
 
 def http_chunk(data: bytes) -> bytes:
-    """One chunk of HTTP/1.1's chunked coding."""
+    """Encode one HTTP/1.1 chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -45,12 +45,12 @@ _BEFORE, _AFTER = http_chunk(
 
 
 def token(now_ns: int) -> bytes:
-    """The HTTP chunk of one text delta, written now."""
+    """Return the HTTP chunk of one text delta with the current time as its text."""
     return b"%b t%016d%b" % (_BEFORE, now_ns, _AFTER)
 
 
 class Stamps:
-    """The times of writing, from the bytes of a body in any pieces."""
+    """Reads the times of writing from the bytes of a body, in pieces of any size."""
 
     __slots__ = ("_rest",)
 
@@ -58,7 +58,7 @@ class Stamps:
         self._rest = b""
 
     def feed(self, body: bytes) -> list[bytes]:
-        """The digits of the tokens that `body` completes."""
+        """Return the digits of the tokens that `body` completes."""
         if self._rest:
             body = self._rest + body
             self._rest = b""

@@ -1,4 +1,4 @@
-"""The columns of the report: each a figure, how it is compared, and how it is written."""
+"""The columns of the report: for each the figure, the comparison and the format."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COLUMNS = (
 
 
 def rows(samples: Samples, columns: Sequence[Column] = COLUMNS) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of what was measured; a column nobody has a figure in is left out."""
+    """Return titles and rows. A column without any figure is left out."""
     cells = {column: {peer: column.figure(samples, peer) for peer in samples.values} for column in columns}
     shown = [column for column in columns if any(cells[column].values())]
     body = [
@@ -71,7 +71,7 @@ def rows(samples: Samples, columns: Sequence[Column] = COLUMNS) -> tuple[list[st
 
 
 def _cell(summary: Summary | None, digits: int) -> str:
-    """`median (least-most)`; the median alone where there was one round."""
+    """Format `median (least-most)`, or the median alone if there was one round."""
     if summary is None:
         return "-"
     middle, least, most = (f"{value:,.{digits}f}" for value in (summary.median, summary.least, summary.most))

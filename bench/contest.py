@@ -1,4 +1,4 @@
-"""The course of a benchmark: everybody is started, then round after round each has its turn.
+"""Run a benchmark: start all gateways, then give each one a turn in every round.
 
 The order of the turns rotates from round to round, so that nobody always follows the same neighbour. What a
 noisy machine does changes within seconds: so in the turn of a gateway that gets all streams the CPU time of a
@@ -31,7 +31,7 @@ from bench.stream import Target
 __all__ = ["Contest"]
 
 Installed = Mapping[Peer, str]
-"""The gateways that take part, and their programs."""
+"""Gateways that take part -> their programs."""
 
 
 class Contest:
@@ -43,7 +43,7 @@ class Contest:
         self._work = work
 
     async def run(self) -> None:
-        """Everything on the synthetic upstream."""
+        """Take all measurements with the synthetic upstream."""
         port = free_port()
         log = self._work / "upstream.log"
         child = Child([sys.executable, "-m", "bench.upstream", str(port)], core=self._cores.load, log=log)
@@ -56,7 +56,8 @@ class Contest:
                 for number in range(self._plan.rounds):
                     for contestant in _rotated([direct, *gateways], number):
                         self._say(f"round {number + 1} of {self._plan.rounds}: {contestant.name}")
-                        # With a part of the streams a token costs everybody twice what it does with all.
+                        # With fewer streams a token costs every gateway twice as much, so a ratio would
+                        # mislead.
                         whole = contestant is not direct and contestant.fraction == 1
                         beside = reference if whole else None
                         await self._turn(contestant, direct, beside)
@@ -66,7 +67,7 @@ class Contest:
             child.stop()
 
     async def run_real(self, port: int) -> None:
-        """The rate of a real llama-server, which listens on `port`, through everybody."""
+        """Measure every gateway with the real llama-server on `port`."""
         async with AsyncExitStack() as started:
             everybody = [Contestant(DIRECT, Target(port)), *await self._start(started, port)]
             for number in range(self._plan.real_rounds):
@@ -111,7 +112,7 @@ class Contest:
             samples.fail(name, f"part of a turn failed: {str(error) or type(error).__name__}")
 
     async def _cost(self, reference: Contestant | None, upstream: Target, streams: int) -> float:
-        """Of a token, of the gateway that others are compared with; NaN without one, or if it fails."""
+        """CPU time per token of the reference gateway, or NaN if it is missing or fails."""
         if reference is None:
             return math.nan
         try:

@@ -1,4 +1,4 @@
-"""A gateway that runs and answers, in front of one upstream."""
+"""A running gateway in front of one upstream."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Contestant:
     name: str
     target: Target
     child: Child | None = None
-    """Of direct, the upstream itself; None if somebody else started it."""
+    """For `direct` the upstream itself. None if the benchmark did not start it."""
     fraction: int = 1
-    """It gets one in so many of the streams."""
+    """The gateway gets one in `fraction` of the streams."""
 
     def family(self) -> list[int]:
         return self.child.family() if self.child is not None else []
@@ -42,7 +42,7 @@ class Contestant:
 
 
 def installed(peer: Peer, work: Path) -> str:
-    """The program of a gateway, installed if need be. Raises `Unavailable`."""
+    """Return the program of a gateway and install it if it is missing. Raises `Unavailable`."""
     work.mkdir(parents=True, exist_ok=True)
     return peer.install(work)
 
@@ -51,7 +51,7 @@ def installed(peer: Peer, work: Path) -> str:
 async def running(
     peer: Peer, program: str, upstream_port: int, *, core: int, work: Path
 ) -> AsyncIterator[Contestant]:
-    """The gateway has streamed a chat when this is entered, and is gone when it is left.
+    """Start a gateway and wait until it has streamed a chat; stop it at the end of the block.
 
     Raises `Unavailable` if it does not get so far.
     """
@@ -70,7 +70,7 @@ async def running(
 
 
 async def answers(contestant: Contestant) -> None:
-    """Wait until a chat has come through."""
+    """Wait until the gateway has answered a chat."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _START_S
     while True:

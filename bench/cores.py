@@ -1,4 +1,4 @@
-"""Which core is whose: the gateway has one to itself, load and upstream share another."""
+"""Assign cores: one to the gateway, another to load and upstream together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cores:
 
 
 def choose(allowed: set[int] | None = None) -> Cores:
-    """Two of the cores that this process may use, of different physical cores where that can be told."""
+    """Choose two cores that this process may use, on different physical cores if that is known."""
     first, *others = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
     if not others:
         return Cores(first, first)

@@ -1,4 +1,4 @@
-"""Percentiles, medians and ranges. Pure functions; no value is invented between two measured ones."""
+"""Percentiles, medians and ranges as pure functions. No value is interpolated between measured values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Summary", "percentile", "ratios", "summary"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One figure over several rounds."""
+    """The values of one figure in several rounds."""
 
     median: float
     least: float
@@ -23,7 +23,7 @@ class Summary:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least measured value that `percent` of all values do not exceed (nearest rank)."""
+    """Return the smallest measured value that `percent` of all values do not exceed (nearest rank)."""
     if not values:
         return math.nan
     rank = math.ceil(len(values) * percent / 100)
@@ -31,7 +31,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def summary(values: Sequence[float]) -> Summary | None:
-    """None where nothing was measured."""
+    """Return median and range of the measured values, or None if nothing was measured."""
     measured = [value for value in values if not math.isnan(value)]
     if not measured:
         return None
@@ -39,6 +39,6 @@ def summary(values: Sequence[float]) -> Summary | None:
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Round by round: what two gateways did in the same round is compared, and nothing else."""
+    """Compare two gateways round by round: only values of the same round are compared."""
     pairs = zip(values, others, strict=False)
     return [value / other for value, other in pairs if other and not math.isnan(value + other)]

@@ -1,4 +1,4 @@
-"""`make bench-growth`: what grows when much is going on. Nothing should.
+"""`make bench-growth`: measure whether costs grow with the load. They should not.
 
 * A token: 1, 10, 100 and 1,000 streams that together say a thousand tokens a second.
 * A request, with nothing in the queue and with 10,000 tickets of another tenant in it.
@@ -85,7 +85,7 @@ def _peer(name: str, *, slots: int = 1200, keys: int = 1) -> Peer:
 
 
 async def _token_cost(gateway: Contestant, upstream: Target, streams: int) -> float:
-    """CPU microseconds a token."""
+    """Return the CPU microseconds per token."""
     with undisturbed([os.getpid(), *gateway.family()]):
         paced = await load.paced(
             gateway.target,
@@ -100,7 +100,10 @@ async def _token_cost(gateway: Contestant, upstream: Target, streams: int) -> fl
 
 
 async def _request_cost(gateway: Contestant) -> float:
-    """CPU microseconds of a short request, one after the other on a kept connection."""
+    """Return the CPU microseconds of a short request.
+
+    Requests are sent one after another on a kept connection.
+    """
     client = await Client.connect(gateway.target, Tally())
     before = gateway.usage()
     for _ in range(REQUESTS):
@@ -115,7 +118,7 @@ async def _request_cost(gateway: Contestant) -> float:
 
 @asynccontextmanager
 async def _crowd(gateway: Contestant) -> AsyncIterator[None]:
-    """10,000 requests of another tenant that wait, behind one that never ends.
+    """Keep 10,000 requests of another tenant waiting behind one that never ends.
 
     The others are short: whenever the calm tenant has nothing in the queue, one of them has its turn.
     """
@@ -146,7 +149,7 @@ async def _streams(cores: Cores, work: Path, port: int) -> list[str]:
 
 
 async def _queue(cores: Cores, work: Path, port: int) -> list[str]:
-    """Two slots: the crowd holds one for ever, the calm tenant takes the other again and again."""
+    """A backend with two slots: the crowd holds one for ever, and the measured tenant uses the other."""
     async with running(
         _peer("queue", slots=2), sys.executable, port, core=cores.gateway, work=work
     ) as gateway:
@@ -156,7 +159,7 @@ async def _queue(cores: Cores, work: Path, port: int) -> list[str]:
         for client in kept:
             await client.ask(chat(hold, "pace=1 tokens=0")).first_token
         async with _crowd(gateway):
-            # Both slots are held while the crowd gathers. Then its first takes one, and stays.
+            # Both slots are taken while the crowd queues. Then its first request gets one and keeps it.
             waiting = await Client.connect(hold, Tally())
             asked = waiting.ask(chat(hold, "pace=0 tokens=1"))
             for client in kept:
@@ -169,7 +172,7 @@ async def _queue(cores: Cores, work: Path, port: int) -> list[str]:
 
 
 async def _pair_cost(gateway: Contestant) -> float:
-    """The same while others wait: the next request is in the queue before the last has ended."""
+    """Like `_request_cost`, while others wait: the next request queues before the last one has ended."""
     clients = [await Client.connect(gateway.target, Tally()) for _ in range(2)]
     before = gateway.usage()
 

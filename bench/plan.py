@@ -1,4 +1,4 @@
-"""How long and how much: the full benchmark, and the quick one that fits into a minute."""
+"""The sizes of the full benchmark, and of the quick one, which takes a minute."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Plan:
     rounds: int
     streams: int = 32
     pace: int = 50
-    """Tokens a second of each stream."""
+    """Tokens per second of each stream."""
     settle_s: float = 0.5
     window_s: float = 1.5
     first_tokens: int = 200
-    """Requests, one after the other, for the time to the first token; fewer if they take too long."""
+    """Requests for the time to the first token, one after another; fewer if they take too long."""
     first_tokens_limit_s: float = 1.5
     saturated_streams: int = 8
     saturated_s: float = 1.0
@@ -24,7 +24,7 @@ class Plan:
     real_rounds: int = 5
     real_streams: int = 4
     real_tokens: int = 3000
-    """Of each stream, from a real llama-server with a tiny model."""
+    """Tokens of each stream from the real llama-server with a tiny model."""
 
 
 FULL = Plan(rounds=7)

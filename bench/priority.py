@@ -1,4 +1,4 @@
-"""Measuring on a machine that does something else as well.
+"""Raise priorities, so that other programs on the machine disturb the measurement less.
 
 Time in a queue behind other programs says nothing about a gateway. While latency is measured, and only then
 (the processes that matter sleep most of that time), they run in a real-time class: whenever one of them is
@@ -19,14 +19,14 @@ _NICE = -10
 
 
 def favour() -> None:
-    """This process, and those that it will start, before ordinary ones."""
+    """Run this process, and those that it will start, at a higher priority than ordinary ones."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 @contextmanager
 def undisturbed(pids: Iterable[int]) -> Iterator[None]:
-    """All threads of these processes, those included that are started inside."""
+    """Raise the priority of all threads of these processes during the block, also of new ones."""
     pids = list(pids)
     _set(pids, os.SCHED_RR, 1)
     try:

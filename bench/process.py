@@ -57,12 +57,12 @@ class Child:
 
     @property
     def last_words(self) -> str:
-        """The end of its log."""
+        """The last lines of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-3:])[-300:]
 
     def family(self) -> list[int]:
-        """It and what it has started itself."""
+        """The ids of the process and of those that it has started."""
         return family(self._process.pid)
 
     def usage(self) -> Usage:
@@ -72,7 +72,7 @@ class Child:
         return memory_bytes(self.family())
 
     def stop(self) -> None:
-        """TERM; KILL for what is left of its group when it does not obey."""
+        """Send SIGTERM to the process, and SIGKILL to its group if it does not end."""
         if not self.ended:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

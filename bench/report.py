@@ -1,4 +1,4 @@
-"""What is left of a run: a table on the terminal, all values as JSON, pictures of the two main figures."""
+"""Write the report of a run: a table on the terminal, all values as JSON, and two pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["machine", "write_report"]
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """Describe the machine."""
     model = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -35,7 +35,7 @@ def machine() -> str:
 def write_report(
     samples: Samples, plan: Plan, cores: Cores, versions: Mapping[str, str], results: Path
 ) -> str:
-    """Writes the files; returns what is printed."""
+    """Write the files, and return the text for the terminal."""
     titles, body = rows(samples)
     results.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S")

@@ -1,4 +1,4 @@
-"""What was measured: one value a round for every gateway and figure, and how they compare round by round."""
+"""The measured values: one per round for every gateway and figure, compared round by round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Samples:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = {}
         self.failures: dict[str, str] = {}
-        """Why a gateway, or one of its figures, is missing."""
+        """Gateway or figure -> the reason why it is missing."""
 
     def __repr__(self) -> str:
         return f"<Samples of {', '.join(self.values)}>"
@@ -40,11 +40,11 @@ class Samples:
         return summary(ratios(self.of(peer, figure), self.of(to, figure)))
 
     def ratio_beside(self, peer: str, figure: str, beside: str) -> Summary | None:
-        """To what another figure of the same gateway was in the same turn."""
+        """The ratio to another figure of the same gateway in the same turn."""
         return summary(ratios(self.of(peer, figure), self.of(peer, beside)))
 
     def added(self, peer: str, figure: str) -> Summary | None:
-        """What it is more than direct, round by round; of direct itself, all of it."""
+        """The difference to `direct`, round by round; for `direct` itself the whole value."""
         if peer == DIRECT:
             return self.plain(peer, figure)
         return summary(

@@ -1,4 +1,4 @@
-"""The load's side of one chat stream: as little work as a client can do, the same for every gateway."""
+"""The client of one chat stream. It does as little work as possible, and the same for every gateway."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _says = re.compile(rb'"content": ?"[^"]').search
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where chats are sent, and with which headers."""
+    """The address for chats, and their headers."""
 
     port: int
     headers: tuple[tuple[str, str], ...] = ()
 
 
 class Tally:
-    """What all streams of a measurement have received."""
+    """The tokens that all streams of a measurement have received."""
 
     __slots__ = ("latencies_ns", "recording", "tokens")
 
@@ -42,15 +42,15 @@ class Exchange:
     """One request and its answer. Both futures fail when the connection does."""
 
     first_token: asyncio.Future[int]
-    """When it came, in nanoseconds of the monotonic clock."""
+    """The time of the first token, in nanoseconds of the monotonic clock."""
     over: asyncio.Future[None]
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
-    """Of an answer that is no stream."""
+    """The body of an answer that is not a stream."""
 
 
 def chat(target: Target, text: str, *, max_tokens: int | None = None, stream: bool = True) -> bytes:
-    """The bytes of a streaming chat request."""
+    """Return the bytes of a streaming chat request."""
     limit = f',"max_tokens":{max_tokens}' if max_tokens else ""
     said = f'"messages":[{{"role":"user","content":"{text}"}}]'
     body = f'{{"model":"bench","stream":{str(stream).lower()},{said}{limit}}}'
@@ -120,7 +120,7 @@ class Client(asyncio.Protocol):
             return
         stamps = self._stamps.feed(body)
         if not stamps:
-            if not exchange.first_token.done() and _says(body):  # a real model's words have no stamps
+            if not exchange.first_token.done() and _says(body):  # the text of a real model has no times
                 exchange.first_token.set_result(self._now)
             return
         tally = self._tally
@@ -147,4 +147,4 @@ class Client(asyncio.Protocol):
         for future in (exchange.first_token, exchange.over):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever waits sees it; nobody has to
+                future.exception()  # marks the error as seen, since nothing may be waiting for this future

@@ -1,4 +1,4 @@
-"""Tables: for a terminal, and the same in Markdown."""
+"""Format tables for a terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["markdown", "plain"]
 
 
 def plain(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, the first to the left and numbers to the right."""
+    """Align the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = [titles, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(_padded(line, widths)).rstrip() for line in lines)

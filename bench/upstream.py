@@ -1,4 +1,4 @@
-"""A stand-in for llama-server that costs next to nothing: `python -m bench.upstream PORT`.
+"""A synthetic upstream that costs next to nothing: `python -m bench.upstream PORT`.
 
 What a request's text says is what it gets: `pace=50 tokens=8` is eight tokens, one every 20 ms; `pace=0` is
 as fast as the client takes them, `tokens=0` as many as there are until `POST /end`, which ends all streams in
@@ -27,7 +27,7 @@ __all__ = ["SLOTS", "Streams", "serve"]
 
 SLOTS = 1200
 _GOLDEN = 0.6180339887
-"""Steps of this size round a circle spread any number of points over it evenly."""
+"""The golden ratio: steps of this size around a circle spread any number of points evenly."""
 _wanted = re.compile(rb"pace=(\d+) tokens=(\d+)").search
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\n"
@@ -43,14 +43,14 @@ _PLAIN = {
 
 
 class Streams:
-    """All streams that are open, and the phase of the next."""
+    """All open streams, and the phase of the next one."""
 
     def __init__(self) -> None:
         self.open: set[Connection] = set()
         self._begun = 0
 
     def phase(self) -> float:
-        """Where in its interval the next stream starts, from 0 to 1."""
+        """The point in the token interval at which the next stream starts, from 0 to 1."""
         self._begun += 1
         return self._begun * _GOLDEN % 1
 
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
             self._burst()
 
     def _tick(self) -> None:
-        """One token on time, whatever the last one was."""
+        """Write one token at its time, even if the last one was late."""
         if not self._paused:
             self._write(token(monotonic_ns()))
             self._left -= 1
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         self._next = self._loop.call_at(self._next_at, self._tick)
 
     def _burst(self) -> None:
-        """One token a turn of the loop: two in one turn would leave in one write."""
+        """Write one token per iteration of the loop: two in one iteration would be sent in one write."""
         if self._paused or self not in self._streams.open:
             return
         self._write(token(monotonic_ns()))

@@ -1,4 +1,4 @@
-"""Which versions took part, so that a table can be told from a later one."""
+"""Find the versions of all programs, so that tables of different versions can be told apart."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+[\w.+-]*)")
 
 
 def version_of(peer: Peer, program: str) -> str:
-    """What the installed program says of itself; empty if it says nothing like a version."""
+    """Return the version that the program prints, or "" if it prints none."""
     found = _VERSION.search(_said(peer.version(program)))
     return found[1] if found is not None else ""
 
 
 def commit(source: Path = _SOURCE) -> str:
-    """Of this source, marked if it has been changed since; empty outside a clone."""
+    """Return the commit of this source, marked if files have changed since; "" outside a clone."""
     return _said(["git", "-C", str(source), "describe", "--always", "--dirty", "--exclude=*"]).strip()
 
 
 def _said(command: list[str]) -> str:
-    """Some say it on standard error."""
+    """Run the program. Some programs print their version on stderr."""
     try:
         done = subprocess.run(
             command,

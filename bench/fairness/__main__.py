@@ -1,4 +1,4 @@
-"""`make fairness`: writes `docs/fairness.md` and `docs/fairness.svg`."""
+"""`make fairness`: write `docs/fairness.md` and `docs/fairness.svg`."""
 
 from __future__ import annotations
 

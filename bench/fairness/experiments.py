@@ -1,4 +1,4 @@
-"""Four questions about a crowd, each answered by running the gateway's own scheduler on virtual time.
+"""Four experiments with many tenants, each run on the gateway's own scheduler and virtual time.
 
 No clock, no network and no chance: random sizes come from a seed, so every run gives the same figures.
 Work is counted in tokens; a slot makes `RATE` of them a second.
@@ -41,9 +41,9 @@ class Tenant:
     name: str
     weight: float
     tokens: int
-    """Of a request on average; each is between half and one and a half of it."""
+    """Mean size of a request. Sizes are between half and one and a half times the mean."""
     misjudged: float = 1.0
-    """The estimate, as a multiple of what a request costs in truth."""
+    """The estimated cost of a request as a multiple of its real cost."""
 
 
 TENANTS = (
@@ -53,24 +53,24 @@ TENANTS = (
     Tenant("d", 3, 800, misjudged=0.5),
     Tenant("e", 1.5, 3200, misjudged=2.0),
 )
-"""The first two of them, the first three, and so on."""
+"""Experiments use the first two, the first three, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What each tenant had of all tokens, at the ends of equal spans of time."""
+    """The share of each tenant in all tokens, at the ends of equal spans of time."""
 
     tenants: tuple[Tenant, ...]
     hours: tuple[float, ...]
     parts: tuple[tuple[float, ...], ...]
-    """Of each tenant, at these hours, of all tokens since the beginning."""
+    """For each tenant its shares at `hours`, of all tokens since the start."""
 
     def due(self, tenant: Tenant) -> float:
         return tenant.weight / sum(other.weight for other in self.tenants)
 
     @property
     def off_by(self) -> float:
-        """How far the worst-off tenant was from its due in the end, as a part of that due."""
+        """The largest relative deviation of a tenant from its due share, at the end."""
         ends = zip(self.tenants, self.parts, strict=True)
         return max(abs(part[-1] / self.due(tenant) - 1) for tenant, part in ends)
 
@@ -99,7 +99,7 @@ class _Backlog:
         self.ask()
 
     def made_by(self, now: float) -> float:
-        """Tokens so far, those of running requests included."""
+        """Tokens so far, including those of running requests."""
         return sum(
             tokens * min(1.0, (now - request.granted_at) / request.seconds)
             for request, tokens in self.asked
@@ -108,7 +108,7 @@ class _Backlog:
 
 
 def shares(count: int, *, hours: float = 8, points: int = 64) -> Shares:
-    """All of the first `count` tenants are backlogged all the time."""
+    """Run the first `count` tenants; all of them always have requests waiting."""
     simulation, tenants = Simulation(SlotPool("gpu", SLOTS)), TENANTS[:count]
     simulation.scheduler.set_weights({tenant.name: tenant.weight for tenant in tenants})
     backlogs = [_Backlog(simulation, tenant, random.Random(tenant.name)) for tenant in tenants]
@@ -123,13 +123,16 @@ def shares(count: int, *, hours: float = 8, points: int = 64) -> Shares:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A newcomer behind `CROWD` requests of another tenant. Waits are in service times of the longest."""
+    """A newcomer behind `CROWD` requests of another tenant.
+
+    Waits are in service times of the longest request.
+    """
 
     slots: int
     waits: tuple[float, ...]
-    """Of newcomers that came at different hooks."""
+    """The waits of newcomers that arrived at different moments."""
     in_line: float
-    """What the longest wait would be if all were served in the order in which they came."""
+    """The longest wait if requests were served first come, first served."""
 
 
 def newcomers(slots: int, *, hooks: int = 25, longest_s: float = 20.0) -> Arrival:
@@ -149,14 +152,14 @@ def newcomers(slots: int, *, hooks: int = 25, longest_s: float = 20.0) -> Arriva
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch tenant beside interactive ones that never pause."""
+    """One batch tenant and interactive tenants that never pause."""
 
     minutes: tuple[float, ...]
     interactive: tuple[int, ...]
-    """Requests served by these minutes."""
+    """Requests served up to each of `minutes`."""
     batch: tuple[int, ...]
     widest_gap: int
-    """Requests from one batch request to the next, at most, itself counted."""
+    """The largest number of requests from one batch request to the next, counting the latter."""
 
 
 def batch(*, chatting: int = 4, minutes: int = 60, points: int = 30) -> Batch:
@@ -179,18 +182,18 @@ def batch(*, chatting: int = 4, minutes: int = 60, points: int = 30) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What one request costs the scheduler with so many waiting."""
+    """The cost of one request for the scheduler with `waiting` requests in the queue."""
 
     tenants: str
     waiting: int
     instructions: float
     calls: float
-    """Into functions written in C."""
+    """Calls of functions written in C."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Two slots in use, and a queue."""
+    """Two slots, both in use, and a queue."""
 
     count: int
     own_tenants: bool
@@ -206,7 +209,10 @@ class _Waiting:
         return self.simulation.submit(f"t{number}" if self.own_tenants else "t", seconds=1.0 + number % 7)
 
     def turn(self, number: int) -> None:
-        """One comes, one gives up from the middle, one comes, one is served: the queue stays as long."""
+        """One request arrives, one in the middle gives up, one arrives, one is served.
+
+        The queue keeps its length.
+        """
         middle = len(self.requests) // 2
         self.simulation.withdraw(self.requests[middle])
         self.requests[middle] = self.submit(number)

@@ -1,4 +1,4 @@
-"""All figures of a run, and what is written of them."""
+"""All figures of a run, with the page and the picture made of them."""
 
 from __future__ import annotations
 

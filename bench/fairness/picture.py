@@ -1,4 +1,4 @@
-"""The picture of the figures, as SVG by hand: shares over time, newcomers behind a crowd, batch work."""
+"""Draw the figures as SVG: shares over time, newcomers behind a crowd, batch work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = ("#c4511b", "#1f6feb", "#2d8a4e", "#8250df", "#9a6700")
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """A coordinate system: x from 0 to `most_x`, y from 0 to `most_y`, drawn into a rectangle."""
+    """A chart area: maps x from 0 to `most_x` and y from 0 to `most_y` to a rectangle."""
 
     left: float
     top: float
@@ -102,7 +102,7 @@ def _shares(number: int, shares: Shares) -> Iterator[str]:
 
 
 def _apart(places: Sequence[float], least: float = 12.5) -> list[float]:
-    """The places of labels, moved up where they would lie on one another."""
+    """Return the heights of labels, moved up where they would overlap."""
     moved, below = list(places), float("inf")
     for number in sorted(range(len(places)), key=lambda number: -places[number]):
         moved[number] = below = min(places[number], below - least)

@@ -1,4 +1,4 @@
-"""The gateways of the comparison, one file each, in the order of the report."""
+"""The gateways of the comparison, one file for each, in the order of the report."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ PEERS = (
     paddler.PEER,
 )
 QUICK = ("nginx", "slotgate", "naive")
-"""Direct is always measured: it is what the others are compared with."""
+"""`direct` is always measured, because the others are compared with it."""

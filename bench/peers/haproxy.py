@@ -19,7 +19,7 @@ defaults
     timeout http-request 30s
     timeout http-keep-alive 1h
     option http-keep-alive
-    # Nothing waits for a fuller packet.
+    # Send at once instead of waiting for a fuller packet.
     option http-no-delay
     http-reuse always
     retries 2

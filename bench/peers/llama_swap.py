@@ -1,4 +1,4 @@
-"""llama-swap, where a binary is on the PATH. The model that it has to start is a process that sleeps."""
+"""llama-swap, if a binary is on the PATH. The "model" that it starts is a process that sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way a Python gateway is often written: `naive_app` under uvicorn, with our C parser and event loop."""
+"""The usual style of a Python gateway: `naive_app` under uvicorn, with the same C parser and event loop."""
 
 from __future__ import annotations
 

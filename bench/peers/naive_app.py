@@ -1,4 +1,4 @@
-"""A gateway as the tutorials write it. Not an example: it is here to be measured.
+"""A gateway as tutorials write it. It is here to be measured, not to be copied.
 
 A middleware class that wraps the response in tasks and queues, a generator per response, lines instead of
 bytes, JSON parsed and dumped for every token, and a question after the client between any two of them.

@@ -1,4 +1,4 @@
-"""nginx as an unbuffered reverse proxy: the C reference. One worker; what it does is copy."""
+"""nginx as an unbuffered reverse proxy with one worker: the reference in C. It only copies bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddler 1.x, where a binary is on the PATH: a balancer, and the agent that reports slots to it.
+"""Paddler 1.x, if a binary is on the PATH: a balancer, and the agent that reports slots to it.
 
 Paddler 2 generates by itself and has no llama-server behind it, so there is nothing to compare.
 """

@@ -1,4 +1,4 @@
-"""What the benchmark knows of a gateway: how to get it, how to start it, which headers it wants."""
+"""A gateway of the comparison: how to install it, how to start it, and which headers it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Launch", "Peer", "Site"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a gateway is started: its program, a folder of its own, and two ports on loopback."""
+    """The place where a gateway runs: its program, a folder of its own, and two ports on loopback."""
 
     program: str
     folder: Path
@@ -23,7 +23,7 @@ class Site:
         return f"http://127.0.0.1:{self.upstream_port}"
 
     def write(self, name: str, text: str) -> str:
-        """A file in the folder; returns its path."""
+        """Write a file into the folder and return its path."""
         file = self.folder / name
         file.write_text(text)
         return str(file)
@@ -34,7 +34,7 @@ class Launch:
     argv: list[str]
     env: Mapping[str, str] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
-    """What every request to it carries."""
+    """Headers of every request to it."""
 
 
 def _version(program: str) -> list[str]:
@@ -45,11 +45,11 @@ def _version(program: str) -> list[str]:
 class Peer:
     name: str
     about: str
-    """What it is and does here, for the report."""
+    """A description for the report."""
     install: Callable[[Path], str]
-    """Returns the program; raises `Unavailable`."""
+    """Installs the program and returns it. Raises `Unavailable`."""
     launch: Callable[[Site], Launch]
     version: Callable[[str], list[str]] = _version
-    """The command by which the program says its version."""
+    """Arguments with which the program prints its version."""
     fraction: int = 1
-    """It gets one in so many of the streams: with all of them it falls behind."""
+    """The gateway gets one in `fraction` of the streams, because it falls behind with all of them."""

@@ -15,7 +15,7 @@ __all__ = ["PEER"]
 _PACKAGE = {
     "private": True,
     "dependencies": {"@portkey-ai/gateway": "1.15.2"},
-    # Newer ones answer 500 "TypeError: immutable" (Portkey-AI/gateway#1389).
+    # Newer versions answer 500 "TypeError: immutable" (Portkey-AI/gateway#1389).
     "overrides": {"@hono/node-server": "1.14.1"},
 }
 

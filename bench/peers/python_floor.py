@@ -1,4 +1,4 @@
-"""The floor of Python: `python_floor_app` under uvicorn, with our interpreter, C parser and event loop.
+"""The lower bound of Python: `python_floor_app` under uvicorn, with the same interpreter, parser and loop.
 
 The time that it takes, above all to the first token, is gone before a gateway does anything of its own.
 """

@@ -1,4 +1,4 @@
-"""The least that an ASGI application can do before llama-server. Not an example: it is here to be measured.
+"""The least that an ASGI application can do in front of llama-server. It is here to be measured.
 
 The body of an answer is sent on as it comes. No keys, no admission, no metering, nothing rewritten, no error
 but a plain 502, and a connection for every request, since llama-server closes it after each stream.
@@ -88,7 +88,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _request(scope: Scope, receive: Receive) -> bytes:
-    """The bytes for llama-server. Of the headers it needs none of the client's."""
+    """Return the bytes for llama-server, which needs none of the client's headers."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -100,7 +100,7 @@ async def _request(scope: Scope, receive: Receive) -> bytes:
 
 
 async def _answer(exchange: Exchange, send: Send) -> None:
-    """A body that ends too early is left without its end: uvicorn closes the connection then."""
+    """Send the answer. If its body ended too early, send no end: uvicorn then closes the connection."""
     await exchange.news.wait()
     if not exchange.status:
         await _bad_gateway(send)
@@ -118,7 +118,9 @@ async def _answer(exchange: Exchange, send: Send) -> None:
 
 
 async def _close_with_client(receive: Receive, exchange: Exchange) -> None:
-    """uvicorn's `send` says nothing about a client that has left; only `receive` does."""
+    """Close the exchange when the client disconnects. uvicorn reports that by `receive` only, never by
+    `send`.
+    """
     await receive()
     exchange.close()
 

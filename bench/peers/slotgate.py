@@ -1,4 +1,4 @@
-"""slotgate as it is used, one worker: a key, admission by the backend's slots, metering, names rewritten."""
+"""slotgate as it is normally used, with one worker: key, admission, token counts, rewritten names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slotgate once more, under Debian's own Python of the same version.
+"""slotgate under Debian's Python of the same version.
 
 It is built with the help of a profile, as those of python.org's images, of uv and of the distributions are; a
 Python that pyenv has compiled is not, unless it was told to. The row shows what that comes to here.

@@ -1,4 +1,4 @@
-"""Many tenants on few slots: the figures of `make fairness` are as good as promised, and as published."""
+"""Many tenants on few slots: the figures of `make fairness` keep their promises and match the page."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from bench.fairness.figures import Figures, measure
 from tests.support.paths import DOCS
 
 COUNTS = ("| one tenant |", "| a tenant each |")
-"""Lines of the page that change with the interpreter, and with every line of the scheduler."""
+"""Lines of the page that change with the interpreter and with the scheduler's code."""
 
 
 @cache
@@ -17,7 +17,7 @@ def figures() -> Figures:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_shares_follow_weights_within_three_percent_whatever_sizes_and_estimates(count: int) -> None:
+def test_shares_follow_weights_within_three_percent(count: int) -> None:
     shares = figures().shares[count - 2]
     assert len(shares.tenants) == count
     assert shares.off_by <= 0.03, shares
@@ -33,7 +33,7 @@ def test_scenario_036_a_newcomer_waits_one_service_time_at_most_behind_a_thousan
         assert arrival.in_line > 50, "there was a crowd"
 
 
-def test_batch_gets_on_under_constant_interactive_load() -> None:
+def test_batch_advances_under_constant_interactive_load() -> None:
     batch = figures().batch
     assert batch.widest_gap == 9
     assert batch.batch[-1] == pytest.approx(batch.interactive[-1] / 8, abs=1)
@@ -47,8 +47,8 @@ def test_ten_thousand_waiting_cost_no_more_than_ten() -> None:
     assert each_many.calls <= 1.25 * each_few.calls
 
 
-def test_what_is_published_is_what_was_measured() -> None:
-    """Write it anew with `make fairness`."""
+def test_the_published_page_is_up_to_date() -> None:
+    """Run `make fairness` to update it."""
     assert (DOCS / "fairness.svg").read_text() == figures().picture
     assert lines((DOCS / "fairness.md").read_text()) == lines(figures().page)
 

@@ -30,7 +30,7 @@ def holder_of(ring: KeyRing[Team], key: bytes) -> Team | None:
     return known.holder if known is not None else None
 
 
-def test_a_key_has_its_name_and_its_end() -> None:
+def test_a_key_has_a_name_and_an_expiry_date() -> None:
     named = TenantKeySettings(name="ci", hash=hash_key("key-2"), expires=datetime.date(2027, 1, 1))
     ring = KeyRing([Team("a", (hash_key("key-1"),), (named,))])
     plain, ci = ring.find(b"key-1"), ring.find(b"key-2")
@@ -45,7 +45,7 @@ def test_a_key_has_its_name_and_its_end() -> None:
     assert "key-1" not in repr(plain)
 
 
-def test_a_key_begins_with_sg_and_fits_into_a_header() -> None:
+def test_a_key_begins_with_sg_and_is_allowed_in_a_header() -> None:
     key = new_key()
     assert key.startswith("sg-")
     assert len(key) >= 35
@@ -62,7 +62,7 @@ def test_a_hash_is_the_sha256_of_the_key_s_bytes() -> None:
     assert len(hash_key("\udc80")) == 64
 
 
-def test_a_key_opens_for_its_tenant_only() -> None:
+def test_a_key_identifies_its_tenant() -> None:
     a, b = team("a", "key-1", "key-2"), team("b", "key-3")
     ring = KeyRing([a, b])
     assert [holder_of(ring, key) for key in (b"key-1", b"key-2", b"key-3")] == [a, a, b]
@@ -71,22 +71,22 @@ def test_a_key_opens_for_its_tenant_only() -> None:
 @pytest.mark.parametrize(
     "presented", [b"", b"key-10", b"KEY-1", b" key-1", b"key-1\0", b"\xff\xfe", b"x" * 10**6]
 )
-def test_anything_else_opens_for_nobody(presented: bytes) -> None:
+def test_other_bytes_identify_no_tenant(presented: bytes) -> None:
     ring = KeyRing([team("a", "key-1")], [hash_key("operator")])
     assert ring.find(presented) is None
     assert not ring.holds_operator(sha256(presented).digest())
 
 
 @given(st.binary())
-def test_whatever_bytes_are_presented_nothing_is_raised(presented: bytes) -> None:
+def test_no_presented_bytes_raise(presented: bytes) -> None:
     assert KeyRing([team("a", "a key that is not drawn")]).find(presented) is None
 
 
-def test_a_hash_is_no_key() -> None:
+def test_a_hash_is_not_accepted_as_a_key() -> None:
     assert KeyRing([team("a", "key-1")]).find(hash_key("key-1").encode()) is None
 
 
-def test_the_operator_s_key_and_a_tenant_s_key_are_different_things() -> None:
+def test_operator_keys_and_tenant_keys_are_kept_apart() -> None:
     ring = KeyRing([team("a", "key-1")], [hash_key("operator")])
     assert ring.holds_operator(sha256(b"operator").digest())
     assert not ring.holds_operator(sha256(b"key-1").digest())
@@ -95,8 +95,11 @@ def test_the_operator_s_key_and_a_tenant_s_key_are_different_things() -> None:
     assert not KeyRing([team("a", "key-1")]).has_operator
 
 
-def test_ten_thousand_keys_cost_nothing() -> None:
-    """A look-up takes about a microsecond; the bound is far off, and on CPU time, for a busy machine."""
+def test_a_look_up_among_ten_thousand_keys_is_fast() -> None:
+    """A look-up takes about a microsecond.
+
+    The bound is generous and on CPU time, because the machine may be busy.
+    """
     ring = KeyRing([Team(f"t{n}", (hash_key(f"key-{n}"),)) for n in range(10_000)])
     started = time.process_time()
     for n in range(0, 10_000, 10):
@@ -104,6 +107,6 @@ def test_ten_thousand_keys_cost_nothing() -> None:
     assert time.process_time() - started < 0.1
 
 
-def test_a_ring_shows_no_key() -> None:
+def test_repr_of_a_key_ring_shows_no_key() -> None:
     ring = KeyRing([team("a", "key-1", "key-2")], [hash_key("operator")])
     assert repr(ring) == "<KeyRing 2 tenant keys, 1 operator keys>"

@@ -1,4 +1,4 @@
-"""Sessions and wrong keys: few, for a while, and with an end. Time is an argument."""
+"""Limits and lifetimes of sessions and wrong keys. Time is an argument."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class Clock:
         return self.now
 
 
-def test_a_session_is_found_by_its_id_until_its_time_is_over() -> None:
+def test_a_session_is_found_until_its_time_is_over() -> None:
     clock = Clock()
     sessions = Sessions(clock)
     session_id = sessions.open(b"digest")
@@ -27,7 +27,7 @@ def test_a_session_is_found_by_its_id_until_its_time_is_over() -> None:
     assert len(sessions) == 0
 
 
-def test_ids_say_nothing_of_the_key_and_are_never_the_same() -> None:
+def test_ids_are_unique_and_do_not_reveal_the_key() -> None:
     sessions = Sessions(Clock())
     ids = {sessions.open(b"digest") for _ in range(10)}
     assert len(ids) == 10
@@ -35,7 +35,7 @@ def test_ids_say_nothing_of_the_key_and_are_never_the_same() -> None:
     assert not any(session_id in repr(sessions) for session_id in ids)
 
 
-def test_one_session_too_many_ends_the_oldest() -> None:
+def test_one_session_too_many_closes_the_oldest() -> None:
     sessions = Sessions(Clock())
     ids = [sessions.open(b"digest") for _ in range(MOST_SESSIONS + 1)]
     assert len(sessions) == MOST_SESSIONS
@@ -59,7 +59,7 @@ def test_no_other_id_finds_a_session(session_id: str) -> None:
     assert len(sessions) == 1
 
 
-def test_an_address_may_be_wrong_a_few_times_a_minute() -> None:
+def test_an_address_may_try_a_few_wrong_keys_a_minute() -> None:
     clock = Clock()
     wrong = SignInLimiter(clock)
     for _ in range(A_MINUTE):
@@ -83,7 +83,7 @@ def test_all_addresses_of_an_ipv6_network_are_one() -> None:
     wrong.check("2001:db8:1:3::1")
 
 
-def test_addresses_without_number_are_remembered_no_longer_than_there_is_room() -> None:
+def test_only_the_latest_addresses_are_remembered() -> None:
     wrong = SignInLimiter(Clock())
     for host in range(3000):
         wrong.count(f"10.1.{host // 256}.{host % 256}")

@@ -1,4 +1,4 @@
-"""What is there is had at once; what is not is waited for, no longer than until the deadline."""
+"""`within` returns a ready result at once, and waits for others until the deadline."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,16 +32,16 @@ def waited(make: Callable[[], Awaitable[str]], deadline: float = 10.0) -> str:
     return run_virtual(main())
 
 
-def test_what_is_there_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ready_result_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "timeout_at", None)
     assert waited(there) == "there"
 
 
-def test_what_comes_in_time_is_had() -> None:
+def test_a_result_before_the_deadline_is_returned() -> None:
     assert waited(lambda: after(4)) == "late"
 
 
-def test_what_does_not_come_in_time_is_cancelled() -> None:
+def test_work_is_cancelled_at_the_deadline() -> None:
     ended: list[str] = []
 
     async def slow() -> str:
@@ -57,12 +57,12 @@ def test_what_does_not_come_in_time_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
-def test_an_error_is_the_callers(seconds: float) -> None:
+def test_an_error_reaches_the_caller(seconds: float) -> None:
     with pytest.raises(LookupError):
         waited(lambda: fails(seconds))
 
 
-def test_a_future_is_awaited_like_anything_else() -> None:
+def test_a_future_can_be_awaited() -> None:
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
         done, later = loop.create_future(), loop.create_future()
@@ -73,7 +73,7 @@ def test_a_future_is_awaited_like_anything_else() -> None:
     assert run_virtual(main()) == ["done", "later"]
 
 
-def test_a_cancellation_from_outside_gets_through() -> None:
+def test_a_cancellation_from_outside_reaches_the_work() -> None:
     async def main() -> None:
         task = asyncio.ensure_future(within(after(5), 100))
         await asyncio.sleep(1)
@@ -84,7 +84,7 @@ def test_a_cancellation_from_outside_gets_through() -> None:
     run_virtual(main())
 
 
-def test_a_cancellation_reaches_what_waits_for_nothing_but_its_turn() -> None:
+def test_a_cancellation_reaches_a_task_that_only_yields() -> None:
     ended: list[str] = []
 
     async def spins() -> str:

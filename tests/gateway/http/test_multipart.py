@@ -1,4 +1,4 @@
-"""Forms: however the body is cut into pieces, the same fields are read and the same bytes leave."""
+"""A form gives the same fields and the same bytes, however its body is split into pieces."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from slotgate.gateway.http.multipart import MAX_FIELD_BYTES, MAX_PARTS, Form, bo
 
 BOUNDARY = b"a-boundary"
 Part = tuple[str, bytes, bytes]
-"""Name, what else stands in its disposition, value."""
+"""The name, the other parameters of the disposition, and the value."""
 
 
 def form_bytes(parts: Sequence[Part], lead: bytes = b"", boundary: bytes = BOUNDARY) -> bytes:
@@ -58,7 +58,7 @@ LEADS = st.sampled_from([b"", b"\r\n", b"\r\n\r\n", b"\n"])
 
 
 @given(given=parts, offsets=cuts, lead=LEADS)
-def test_any_cut_gives_the_same_fields_and_the_same_body(
+def test_any_split_gives_the_same_fields_and_the_same_body(
     given: list[Part], offsets: list[int], lead: bytes
 ) -> None:
     body = form_bytes([*given, SOUND], lead)
@@ -76,10 +76,10 @@ def test_any_cut_gives_the_same_fields_and_the_same_body(
 
 
 @given(value=values.filter(bool), offsets=cuts, lead=LEADS, at=st.integers(0, 2), given=st.booleans())
-def test_any_cut_gives_the_same_body_with_other_values(
+def test_any_split_gives_the_same_body_with_changed_values(
     value: bytes, offsets: list[int], lead: bytes, at: int, *, given: bool
 ) -> None:
-    """An empty value is never replaced: it is refused for what it is."""
+    """Empty values are not tested, because the gateway refuses them."""
     others: list[Part] = [("language", b"", b"en"), SOUND]
     model: Part = ("model", b"", value)
     body = form_bytes([*others[:at], *([model] if given else []), *others[at:]], lead)
@@ -95,7 +95,7 @@ def test_any_cut_gives_the_same_body_with_other_values(
 
 @given(offsets=cuts, given=st.booleans())
 def test_the_bytes_of_a_file_are_never_joined_or_copied(offsets: list[int], *, given: bool) -> None:
-    """What leaves is the pieces that came, or a view of one."""
+    """The body consists of pieces that arrived, and of views of pieces."""
     model: list[Part] = [("model", b"", b"m")] if given else []
     pieces = cut(form_bytes([*model, SOUND]), offsets)
     out = fed(*pieces).changed({"model": b'"other"'})
@@ -106,7 +106,7 @@ def test_the_bytes_of_a_file_are_never_joined_or_copied(offsets: list[int], *, g
     assert b"RIFF" not in ours[0]
 
 
-def test_every_byte_a_piece_of_its_own() -> None:
+def test_a_form_in_pieces_of_one_byte_is_read() -> None:
     body = form_bytes([("model", b"", b"a\r\n--a-boundarx"), SOUND, ("stream", b"", b"true")])
     form = fed(*(body[at : at + 1] for at in range(len(body))))
     assert form.members() == {"model": "a\r\n--a-boundarx", "stream": True}
@@ -130,27 +130,27 @@ def test_every_byte_a_piece_of_its_own() -> None:
         ("model", b"\xff", "\ufffd"),
     ],
 )
-def test_a_field_is_read_as_llama_server_reads_it(name: str, value: bytes, read: Any) -> None:  # noqa: ANN401
+def test_a_field_is_read_as_by_llama_server(name: str, value: bytes, read: Any) -> None:  # noqa: ANN401
     assert fed(form_bytes([(name, b"", value)])).members() == {name: read}
 
 
-def test_a_field_that_is_given_twice_is_a_list_as_for_llama_server() -> None:
+def test_a_repeated_field_is_a_list_as_in_llama_server() -> None:
     form = fed(form_bytes([("model", b"", b"a"), SOUND, ("model", b"", b"b")]))
     assert form.members() == {"model": ["a", "b"]}
 
 
-def test_a_part_with_a_file_name_is_no_field() -> None:
+def test_a_part_with_a_file_name_is_not_a_field() -> None:
     assert fed(form_bytes([("model", b'; filename="m"', b"a")])).members() == {}
 
 
-def test_of_a_long_field_the_beginning_is_read_and_all_of_it_passes() -> None:
+def test_the_beginning_of_a_long_field_is_read_and_all_of_it_is_forwarded() -> None:
     body = form_bytes([("prompt", b"", b"x" * 3 * MAX_FIELD_BYTES), ("model", b"", b"m")])
     form = fed(*cut(body, range(0, len(body), 1000)))
     assert form.members() == {"prompt": "x" * MAX_FIELD_BYTES, "model": "m"}
     assert b"".join(form.changed({})) == body
 
 
-def test_what_stands_behind_the_end_passes_unread() -> None:
+def test_bytes_after_the_end_are_forwarded_unread() -> None:
     body = form_bytes([("language", b"", b"en")]) + b"epilogue"
     form = fed(body)
     assert b"".join(form.changed({"model": b'"m"'})).endswith(b"--a-boundary--\r\nepilogue")
@@ -169,11 +169,11 @@ def test_what_stands_behind_the_end_passes_unread() -> None:
         form_bytes([("x", b"", b"")] * (MAX_PARTS + 1)),
     ],
 )
-def test_what_is_no_form_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_form_is_refused(body: bytes) -> None:
     assert refused(*cut(body, [5, 9])).code == "invalid_request"
 
 
-def test_text_before_the_first_boundary_is_refused_however_it_is_cut() -> None:
+def test_text_before_the_first_boundary_is_refused_at_any_split() -> None:
     body = form_bytes([("max_tokens", b"", b"9")], lead=b"\r\nlead\r\n")
     assert str(refused(body)) == str(refused(*cut(body, [1, 3, 9])))
 

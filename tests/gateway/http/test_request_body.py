@@ -1,4 +1,4 @@
-"""A request body is read whole, and not a byte or a second beyond its limits."""
+"""A request body is read completely, within its limits of size and time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LIMIT = 10
 
 
 class Upload:
-    """The client's side of `receive`: pieces of a body, with pauses between; then nothing more."""
+    """The client's side of `receive`: pieces of a body with pauses between them; then nothing more."""
 
     def __init__(self, *pieces: bytes | float, length: int | None = None, whole: bool = True) -> None:
         self.pieces = list(pieces)
@@ -44,7 +44,7 @@ class Upload:
 @pytest.mark.parametrize(
     "pieces", [[b""], [b"{}"], [b"{", b"}"], [b"", b"{", b"", b"}", b""], [b"x" * LIMIT]]
 )
-def test_a_body_is_its_pieces(pieces: Sequence[bytes]) -> None:
+def test_a_body_is_joined_from_its_pieces(pieces: Sequence[bytes]) -> None:
     body = b"".join(pieces)
     assert Upload(*pieces).read() == body
     assert Upload(*pieces, length=len(body)).read() == body
@@ -57,17 +57,17 @@ def test_scenario_093_an_announced_length_above_the_limit_is_refused_unread() ->
     assert str(LIMIT) in error.message
 
 
-def test_scenario_093_a_body_without_length_is_cut_one_byte_above_the_limit() -> None:
+def test_scenario_093_a_body_without_length_is_refused_one_byte_above_the_limit() -> None:
     upload = Upload(*[b"x"] * 100)
     assert (upload.refused().code, upload.received) == ("body_too_large", LIMIT + 1)
 
 
-def test_a_length_that_lies_does_not_help() -> None:
+def test_a_wrong_content_length_does_not_bypass_the_limit() -> None:
     upload = Upload(*[b"x"] * 100, length=5)
     assert (upload.refused().code, upload.received) == ("body_too_large", LIMIT + 1)
 
 
-def test_a_body_that_is_not_whole_in_time_is_refused() -> None:
+def test_a_body_that_is_not_complete_in_time_is_refused() -> None:
     assert Upload(b"{", 59.0, b"}").read() == b"{}"
     slow = Upload(b"{", 30.0, b" ", 30.0, b"}").refused()
     assert (slow.status, slow.code, slow.kind) == (408, "body_timeout", "timeout_error")
@@ -75,6 +75,6 @@ def test_a_body_that_is_not_whole_in_time_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], [b"{", 1.0]])
-def test_a_client_that_leaves_is_gone(pieces: Sequence[bytes | float]) -> None:
+def test_a_disconnect_during_the_body_raises_client_gone(pieces: Sequence[bytes | float]) -> None:
     with pytest.raises(ClientGone):
         Upload(*pieces, whole=False).read()

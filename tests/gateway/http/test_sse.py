@@ -1,4 +1,4 @@
-"""The event parser finds the same events however the bytes were cut, and keeps no more than it must."""
+"""The event parser finds the same events however the bytes are split, and its memory is bounded."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ EVENTS = [
 
 
 def parsed(*pieces: bytes) -> list[SseEvent]:
-    """The events of a whole body that came in these pieces."""
+    """Parse a body that arrives in these pieces."""
     parser = EventParser()
     return [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
 
@@ -37,7 +37,7 @@ def bytewise(stream: bytes) -> list[bytes]:
 
 
 def by_the_standard(stream: bytes) -> list[SseEvent]:
-    """The events of a whole body, line by line as the HTML standard tells it; slow and obvious."""
+    """A slow and obvious parser of a whole body, line by line as in the HTML standard."""
     events: list[SseEvent] = []
     data: list[bytes] = []
     name = b""
@@ -86,7 +86,7 @@ def test_any_split_of_any_stream_gives_the_events_of_the_standard(stream: bytes,
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_scenario_046_a_cut_at_any_offset_changes_nothing(line_end: bytes) -> None:
+def test_scenario_046_a_split_at_any_offset_changes_nothing(line_end: bytes) -> None:
     stream = STREAM.replace(b"\n", line_end)
     assert parsed(stream) == EVENTS
     assert parsed(*bytewise(stream)) == EVENTS
@@ -94,11 +94,11 @@ def test_scenario_046_a_cut_at_any_offset_changes_nothing(line_end: bytes) -> No
         assert parsed(stream[:offset], stream[offset:]) == EVENTS
 
 
-def test_what_follows_a_stream_in_the_same_read_is_read_too() -> None:
+def test_events_after_done_in_the_same_read_are_parsed_too() -> None:
     assert [*EVENTS, *EVENTS, SseEvent(b"tail")] == parsed(STREAM + STREAM + b"data: tail")
 
 
-def test_scenario_048_a_crlf_frame_is_whole_at_its_second_cr() -> None:
+def test_scenario_048_a_crlf_event_is_complete_at_its_second_cr() -> None:
     parser = EventParser()
     assert parser.feed(b"data: {}\r") == []
     assert [SseEvent(b"{}")] == parser.feed(b"\n\r")
@@ -111,7 +111,7 @@ def test_scenario_049_bare_cr_ends_lines() -> None:
     assert [SseEvent(b"{}"), SseEvent(b"[DONE]")] == parser.feed(b"data: {}\r\rdata: [DONE]\r\r")
 
 
-def test_an_event_is_not_held_back_for_the_lf_that_may_follow_its_cr() -> None:
+def test_an_event_does_not_wait_for_an_lf_after_its_cr() -> None:
     parser = EventParser()
     assert [SseEvent(b"{}")] == parser.feed(b"data: {}\r\n\r")
     assert parser.pending
@@ -125,7 +125,7 @@ def test_scenario_051_only_cr_and_lf_end_a_line(text: str) -> None:
     assert [SseEvent(data)] == parsed(b"data: " + data + b"\n\n")
 
 
-def test_scenario_053_an_event_without_data_is_no_event() -> None:
+def test_scenario_053_an_event_without_data_is_ignored() -> None:
     assert [SseEvent(b"x", SseKind.COMMENT), SseEvent(b"", SseKind.COMMENT)] == parsed(
         b": x\n\n:\n\ndata:\n\ndata: \n\nid: 1\n\nevent: e\n\nretry: 5\n\n\n\n"
     )
@@ -143,7 +143,7 @@ def test_one_space_after_the_colon_is_dropped_and_no_more() -> None:
     )
 
 
-def test_a_comment_is_reported_as_soon_as_its_line_is_whole() -> None:
+def test_a_comment_is_reported_as_soon_as_its_line_is_complete() -> None:
     parser = EventParser()
     assert parser.feed(b": pi") == []
     assert [SseEvent(b"ping", SseKind.COMMENT)] == parser.feed(b"ng\n")
@@ -157,7 +157,7 @@ def test_a_comment_inside_an_event_comes_before_it() -> None:
     assert [SseEvent(b"in between", SseKind.COMMENT), SseEvent(b"a\nb")] == parser.feed(b"data: b\n\n")
 
 
-def test_scenario_067_the_error_field_of_old_builds_is_told_apart() -> None:
+def test_scenario_067_the_error_field_of_old_builds_is_recognised() -> None:
     assert [SseEvent(b'{"code":400}', SseKind.ERROR_FIELD), SseEvent(b"[DONE]")] == parsed(
         b'error: {"code":400}\n\ndata: [DONE]\n\n'
     )
@@ -190,7 +190,7 @@ def test_a_parser_knows_whether_the_next_bytes_begin_an_event(stream: bytes, pen
     assert pending == parser.pending
 
 
-def test_a_parser_shows_what_it_keeps() -> None:
+def test_repr_shows_the_pending_bytes() -> None:
     parser = EventParser()
     parser.feed(b"data: a\n\nda")
     assert repr(parser) == "<EventParser 2 bytes pending>"
@@ -206,7 +206,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_an_oversize_event_passes_in_pieces_and_the_stream_goes_on(limit: int, line_end: bytes) -> None:
+def test_an_oversize_event_is_reported_in_pieces_and_the_stream_goes_on(limit: int, line_end: bytes) -> None:
     big = b"data: " + b"x" * limit + b"\ndata: " + b"y" * limit + b"\n\n"
     after = b"data: 1\ndata: 2\n\n: c\ndata: [DONE]\n\n"
     stream = (b"data: 0\n\n" + big + after).replace(b"\n", line_end)
@@ -228,7 +228,7 @@ def test_only_the_last_piece_of_an_oversize_event_ends_with_a_blank_line(limit: 
     assert not parser.pending
 
 
-def test_an_oversize_event_that_is_cut_off_leaves_no_bytes_behind(limit: int) -> None:
+def test_a_truncated_oversize_event_leaves_no_bytes_behind(limit: int) -> None:
     big = b"data: " + b"x" * limit + b"\n"
     assert big == b"".join(event.data for event in parsed(*bytewise(big)))
     assert b"data: " + b"x" * limit == b"".join(event.data for event in parsed(big.rstrip()))

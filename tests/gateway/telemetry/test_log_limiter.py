@@ -1,4 +1,4 @@
-"""A flood of lines of one kind becomes some lines and a number; nothing is lost on the way."""
+"""A flood of lines of one kind becomes a limited number of lines and a count."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,7 +16,7 @@ def left_out(log: Log) -> list[dict[str, int]]:
 
 
 def during(run: Callable[[LogLimiter], Coroutine[Any, Any, None]]) -> list[dict[str, int]]:
-    """What was said to be left out while that ran."""
+    """The counts of left-out lines that were logged during the run."""
 
     async def main() -> None:
         await run(LogLimiter())
@@ -26,7 +26,7 @@ def during(run: Callable[[LogLimiter], Coroutine[Any, Any, None]]) -> list[dict[
     return left_out(log)
 
 
-def test_what_is_left_out_is_counted_by_kind_at_the_end_of_the_period() -> None:
+def test_lines_left_out_are_counted_by_kind_at_the_end_of_the_period() -> None:
     async def run(budget: LogLimiter) -> None:
         written = sum(budget.allows("client_gone") for _ in range(MOST + 900))
         assert (written, budget.allows("queue_full")) == (MOST, True)
@@ -35,7 +35,7 @@ def test_what_is_left_out_is_counted_by_kind_at_the_end_of_the_period() -> None:
     assert during(run) == [{"client_gone": 900}]
 
 
-def test_a_new_period_has_lines_again() -> None:
+def test_a_new_period_allows_lines_again() -> None:
     async def run(budget: LogLimiter) -> None:
         for _ in range(3):
             assert sum(budget.allows("client_gone") for _ in range(MOST + 1)) == MOST
@@ -44,7 +44,7 @@ def test_a_new_period_has_lines_again() -> None:
     assert during(run) == [{"client_gone": 1}] * 3
 
 
-def test_without_a_flood_nothing_is_said() -> None:
+def test_without_a_flood_no_count_is_logged() -> None:
     async def run(budget: LogLimiter) -> None:
         assert all(budget.allows("client_gone") for _ in range(MOST))
         await asyncio.sleep(3 * PERIOD_S)
@@ -52,7 +52,7 @@ def test_without_a_flood_nothing_is_said() -> None:
     assert during(run) == []
 
 
-def test_the_end_of_the_process_says_what_is_left() -> None:
+def test_the_end_of_the_process_logs_the_remaining_count() -> None:
     async def run(budget: LogLimiter) -> None:
         for _ in range(MOST + 7):
             budget.allows("client_gone")
@@ -62,7 +62,7 @@ def test_the_end_of_the_process_says_what_is_left() -> None:
     assert during(run) == [{"client_gone": 7}]
 
 
-def test_kinds_that_a_backend_invents_are_bounded_and_counted_together() -> None:
+def test_the_number_of_kinds_is_bounded() -> None:
     async def run(budget: LogLimiter) -> None:
         for number in range(1000):
             budget.allows(f"code-{number}")

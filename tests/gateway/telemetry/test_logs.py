@@ -1,4 +1,4 @@
-"""What the log shows of an exception: where it came from, and no variable."""
+"""The format of log lines; tracebacks show no variables."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from slotgate.gateway.telemetry.logs import configure_logging
 
 
 class Output(io.StringIO):
-    """Stands in for stderr: a terminal, or a pipe."""
+    """A stand-in for stderr: a terminal or a pipe."""
 
     def __init__(self, terminal: bool) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Output(io.StringIO):
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
-    """The root logger and structlog as they were."""
+    """Restore the root logger and structlog after the test."""
     root = logging.getLogger()
     handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     yield
@@ -51,10 +51,10 @@ def test_a_traceback_shows_lines_and_no_variables(terminal: bool, monkeypatch: p
 
 
 @pytest.mark.usefixtures("untouched")
-def test_no_formatter_of_a_terminal_that_shows_variables_is_used_where_one_is_installed(
+def test_an_installed_formatter_that_shows_variables_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """structlog would take the traceback of rich, with all variables, where that package is there."""
+    """structlog would use the tracebacks of rich, with all variables, if that package is installed."""
     monkeypatch.setattr(sys, "stderr", Output(True))
     configure_logging()
     [handler] = logging.getLogger().handlers
@@ -66,14 +66,16 @@ def test_no_formatter_of_a_terminal_that_shows_variables_is_used_where_one_is_in
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch, untouched: None) -> Callable[[], list[dict[str, Any]]]:
-    """What was written to a pipe since the configuration."""
+    """The lines that were written to a pipe since logging was configured."""
     output = Output(terminal=False)
     monkeypatch.setattr(sys, "stderr", output)
     configure_logging()
     return lambda: [json.loads(line) for line in output.getvalue().splitlines()]
 
 
-def test_ours_and_theirs_look_the_same(lines: Callable[[], list[dict[str, Any]]]) -> None:
+def test_lines_of_the_gateway_and_of_libraries_look_the_same(
+    lines: Callable[[], list[dict[str, Any]]],
+) -> None:
     structlog.stdlib.get_logger("slotgate.gateway.any").warning("ours")
     logging.getLogger("uvicorn.error").warning("theirs %d", 1)
     ours, theirs = lines()
@@ -84,7 +86,7 @@ def test_ours_and_theirs_look_the_same(lines: Callable[[], list[dict[str, Any]]]
     assert theirs["timestamp"].endswith("Z")
 
 
-def test_a_traceback_of_theirs_is_text_as_well(lines: Callable[[], list[dict[str, Any]]]) -> None:
+def test_a_traceback_of_a_library_is_text_too(lines: Callable[[], list[dict[str, Any]]]) -> None:
     try:
         raise LookupError("why")
     except LookupError:
@@ -93,7 +95,7 @@ def test_a_traceback_of_theirs_is_text_as_well(lines: Callable[[], list[dict[str
     assert line["exception"].endswith("LookupError: why")
 
 
-def test_what_is_below_the_level_is_not_written(lines: Callable[[], list[dict[str, Any]]]) -> None:
+def test_lines_below_the_level_are_not_written(lines: Callable[[], list[dict[str, Any]]]) -> None:
     fresh = structlog.stdlib.get_logger("slotgate.access")
     fresh.debug("health")
     fresh.log(logging.DEBUG, "health")
@@ -106,7 +108,7 @@ def test_what_is_below_the_level_is_not_written(lines: Callable[[], list[dict[st
     ("value", "written"),
     [(2**70, 2**70), ("\ud800", "\ud800"), ({1, 2}, "{1, 2}"), (b"x", "b'x'")],
 )
-def test_whatever_is_logged_becomes_a_line(
+def test_any_value_can_be_logged(
     value: object, written: object, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     structlog.stdlib.get_logger("slotgate").info("odd", value=value)
@@ -115,7 +117,7 @@ def test_whatever_is_logged_becomes_a_line(
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, OSError(28, "full"), ValueError("closed file")])
-def test_a_log_that_is_gone_costs_the_line_and_nothing_else(
+def test_an_unwritable_log_loses_only_the_line(
     error: Exception, untouched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gone(Output):

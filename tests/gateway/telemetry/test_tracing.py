@@ -1,4 +1,4 @@
-"""When requests are traced, and what it costs when they are not."""
+"""Tracing is switched on by the environment, and costs nothing if it is off."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:canary@127.0.0.1:4318"}
         ({"OTEL_TRACES_EXPORTER": "otlp"}, False),
     ],
 )
-def test_a_collector_that_is_named_turns_traces_on(environ: dict[str, str], on: bool) -> None:
+def test_a_collector_in_the_environment_turns_traces_on(environ: dict[str, str], on: bool) -> None:
     assert is_configured(environ) is on
 
 
@@ -50,7 +50,7 @@ def test_without_a_collector_the_library_is_not_loaded() -> None:
     assert (ran.stdout, ran.stderr) == ("None False False\n", "")
 
 
-async def test_without_traces_no_layer_of_the_stack_is_about_them() -> None:
+async def test_without_traces_the_stack_has_no_layer_for_them() -> None:
     settings = settings_for("http://127.0.0.1:1")
     for trace, layers in ((None, 0), (lambda *_: lambda: None, 1)):
         async with assemble(settings, trace=trace) as (_, fleet):
@@ -62,7 +62,7 @@ async def unreached(*_: object) -> None:
     raise AssertionError("nobody is served")
 
 
-async def test_a_library_that_is_not_installed_is_said_to_be_missing_and_nothing_else_happens(
+async def test_a_missing_library_is_logged_and_traces_stay_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "slotgate.gateway.telemetry.otel", None)
@@ -77,7 +77,7 @@ async def test_a_library_that_is_not_installed_is_said_to_be_missing_and_nothing
 @pytest.mark.parametrize(
     "endpoint", ["collector:4318", "not a url", "grpc://user:canary@collector:4317", "http://"]
 )
-async def test_a_collector_that_is_no_url_is_said_to_be_none(endpoint: str) -> None:
+async def test_a_collector_that_is_not_a_url_is_logged(endpoint: str) -> None:
     with logged() as log:
         async with traced({"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}) as trace:
             assert trace is None

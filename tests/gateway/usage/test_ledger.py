@@ -1,4 +1,4 @@
-"""What the rest of the gateway sees of usage: what is noted, what a start reads, who may ask."""
+"""The ledger records ended requests, reads today's usage at the start, and answers queries."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ def ended(**members: object) -> RequestContext:
     return context
 
 
-async def test_a_record_is_made_of_what_is_known_when_a_request_is_over() -> None:
+async def test_a_record_is_made_from_the_context_of_an_ended_request() -> None:
     context = ended(
         key="ci", path="/v1/x", queued_at=100.5, granted_at=101.0, first_output_at=102.0, prompt_tokens=7
     )
@@ -50,12 +50,12 @@ async def test_a_record_is_made_of_what_is_known_when_a_request_is_over() -> Non
     )
 
 
-async def test_what_no_database_can_hold_is_made_to_fit() -> None:
+async def test_values_that_no_database_accepts_are_adjusted() -> None:
     made = UsageRecord.of(ended(model="m\0", prompt_tokens=10**30, status=None), NOON)
     assert (made.model, made.prompt_tokens, made.status, made.outcome) == ("m", 2**53, 0, "error")
 
 
-async def test_only_a_request_that_held_a_slot_is_noted() -> None:
+async def test_only_a_request_that_held_a_slot_is_recorded() -> None:
     store = MemoryStore()
     usage = UsageLedger(store, UsageRecorder(store))
     await usage.start()
@@ -66,7 +66,7 @@ async def test_only_a_request_that_held_a_slot_is_noted() -> None:
     assert store.ids == ["r1"]
 
 
-async def test_without_a_store_nothing_is_noted_and_nothing_can_be_asked() -> None:
+async def test_without_a_store_nothing_is_recorded_and_queries_fail() -> None:
     async with open_ledger(UsageSettings(store="none")) as usage:
         usage.note(ended())
         assert await usage.tokens_by_tenant(usage.day) == {}
@@ -74,7 +74,7 @@ async def test_without_a_store_nothing_is_noted_and_nothing_can_be_asked() -> No
             await usage.report(UsageQuery.parse())
 
 
-async def test_the_start_reads_what_was_used_today() -> None:
+async def test_the_start_reads_today_s_usage() -> None:
     store = MemoryStore()
     store.write([UsageRow("w", 1, record(ended_at=datetime.now(UTC).timestamp()))])
     usage = UsageLedger(store, UsageRecorder(store))
@@ -84,7 +84,7 @@ async def test_the_start_reads_what_was_used_today() -> None:
     await usage.stop()
 
 
-async def test_a_store_that_does_not_answer_holds_up_the_start_only_so_long(
+async def test_a_silent_store_delays_the_start_by_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("slotgate.gateway.usage.ledger.START_S", 0.0)
@@ -103,7 +103,7 @@ async def test_a_store_that_does_not_answer_holds_up_the_start_only_so_long(
     ] == ["warning"]
 
 
-async def test_a_store_with_a_fault_ends_the_start() -> None:
+async def test_a_store_with_a_fault_fails_the_start() -> None:
     store = MemoryStore()
     store.broken = StoreFault("of the operator's")
     with pytest.raises(StoreFault):
@@ -111,7 +111,7 @@ async def test_a_store_with_a_fault_ends_the_start() -> None:
 
 
 class SlowStore(MemoryStore):
-    """Answers when it is told to."""
+    """A store that answers when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class SlowStore(MemoryStore):
         return super().tokens_by_tenant(day)
 
 
-async def test_those_who_ask_wait_in_a_short_line_and_the_loop_for_none_of_them() -> None:
+async def test_queries_queue_up_to_a_limit_and_never_block_the_loop() -> None:
     store = SlowStore()
     usage = UsageLedger(store, UsageRecorder(store))
     asking = [asyncio.create_task(usage.tokens_by_tenant(usage.day)) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's alone: a server that comes and goes, passwords, a driver that is not there."""
+"""PostgreSQL only: a server that goes away, passwords, a missing driver."""
 
 import sys
 import threading
@@ -32,7 +32,7 @@ def opened(url: str) -> UsageStore:
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    """One that a test may stop."""
+    """A server that a test may stop."""
     programs = postgres_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
@@ -40,7 +40,7 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_server_that_goes_away_gets_everything_when_it_is_back(own_postgres: PostgresServer) -> None:
+def test_a_server_that_was_away_gets_all_records(own_postgres: PostgresServer) -> None:
     postgres = own_postgres
     store = opened(postgres.fresh())
     store.prepare()
@@ -62,7 +62,7 @@ def test_a_server_that_goes_away_gets_everything_when_it_is_back(own_postgres: P
     assert "s3cret" not in log.text
 
 
-def test_gateways_that_start_together_make_one_table(postgres: PostgresServer) -> None:
+def test_gateways_that_start_together_create_one_table(postgres: PostgresServer) -> None:
     url = postgres.fresh()
     failed: list[Exception] = []
 
@@ -84,7 +84,7 @@ def test_gateways_that_start_together_make_one_table(postgres: PostgresServer) -
     assert opened(url).totals(UsageQuery.parse(""))[0].sums[0] == 6
 
 
-def test_no_password_is_told_by_place_or_error() -> None:
+def test_place_and_errors_show_no_password() -> None:
     store = opened(NOWHERE)
     with pytest.raises(StoreError) as failed:
         store.prepare()
@@ -93,7 +93,7 @@ def test_no_password_is_told_by_place_or_error() -> None:
         assert "s3cr" not in text
 
 
-def test_a_driver_that_is_not_there_is_a_fault_that_says_what_to_install(
+def test_a_missing_driver_is_a_fault_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -1,4 +1,4 @@
-"""What can be asked, and what is told to whoever asks nonsense."""
+"""Queries: which are allowed, and the messages for the others."""
 
 import pytest
 
@@ -20,7 +20,9 @@ from slotgate.gateway.usage.table import as_csv, as_json, as_table
         ("", "2027-01-15", "2027-01-14", "from is later than to"),
     ],
 )
-def test_nonsense_is_answered_with_a_sentence(group: str, first: str, last: str, sentence: str) -> None:
+def test_a_nonsensical_query_is_refused_with_a_message(
+    group: str, first: str, last: str, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         UsageQuery.parse(group, first, last)
 
@@ -32,7 +34,7 @@ TOTALS = [
 ]
 
 
-def test_the_table_can_be_read_and_obeys_nobody() -> None:
+def test_the_table_is_aligned_and_escapes_control_characters() -> None:
     head, first, second, total = as_table(QUESTION, TOTALS).splitlines()
     assert head.split() == [
         *("tenant", "key", "requests", "errors", "partial", "prompt", "tokens", "cached", "tokens"),
@@ -44,12 +46,12 @@ def test_the_table_can_be_read_and_obeys_nobody() -> None:
     assert {len(line) for line in (head, first, second, total)} == {len(head)}
 
 
-def test_a_table_of_nothing_says_so() -> None:
+def test_an_empty_table_says_so() -> None:
     assert as_table(UsageQuery.parse(""), [UsageTotal((), (0, 0, 0, 0, 0, 0), 0.0)]) == "no records\n"
     assert as_table(QUESTION, []) == "no records\n"
 
 
-def test_one_sum_of_all_is_one_line() -> None:
+def test_one_total_is_one_line() -> None:
     lines = as_table(UsageQuery.parse(""), [UsageTotal((), (2, 0, 0, 1, 1, 1), 0.0)]).splitlines()
     assert [line.split()[0] for line in lines] == ["requests", "2"]
 

@@ -1,4 +1,4 @@
-"""What the recorder promises, whatever the store does."""
+"""The recorder writes every record once and in order, whatever the store does."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def recording(store: MemoryStore, **options: Any) -> Iterator[UsageRecorder]:  #
         recorder.stop(WITHIN_S)
 
 
-def test_what_is_put_is_written_without_being_asked_for() -> None:
+def test_a_record_is_written_without_a_flush() -> None:
     store = MemoryStore()
     with recording(store, interval_s=0.01) as recorder:
         recorder.put(record(1))
@@ -36,7 +36,7 @@ def test_what_is_put_is_written_without_being_asked_for() -> None:
     assert store.ids == ["r1"]
 
 
-def test_what_comes_within_the_interval_is_one_transaction() -> None:
+def test_records_of_one_interval_are_one_transaction() -> None:
     store = MemoryStore()
     with recording(store, interval_s=3600.0) as recorder:
         for number in range(500):
@@ -46,7 +46,7 @@ def test_what_comes_within_the_interval_is_one_transaction() -> None:
     assert store.batches == [500]
 
 
-def test_a_store_that_blocks_holds_up_nobody_who_puts() -> None:
+def test_put_does_not_wait_for_a_blocked_store() -> None:
     store = MemoryStore()
     with recording(store, **QUICK) as recorder:
         with store.held():
@@ -60,7 +60,7 @@ def test_a_store_that_blocks_holds_up_nobody_who_puts() -> None:
     assert store.ids == [f"r{number}" for number in range(2000)]
 
 
-def test_a_store_that_fails_gets_everything_when_it_is_back_and_the_log_says_both_once() -> None:
+def test_a_store_that_failed_gets_all_records_later_and_both_are_logged_once() -> None:
     store = MemoryStore()
     store.broken = LOCKED
     with logged() as log, recording(store, **QUICK) as recorder:
@@ -77,7 +77,7 @@ def test_a_store_that_fails_gets_everything_when_it_is_back_and_the_log_says_bot
     assert log.events[0]["error"] == "the database is locked"
 
 
-def test_a_store_with_a_fault_of_ours_does_not_end_the_writer() -> None:
+def test_an_unexpected_exception_does_not_end_the_writer() -> None:
     store = MemoryStore()
     store.broken = ZeroDivisionError("of ours")
     with logged() as log, recording(store, **QUICK) as recorder:
@@ -89,7 +89,7 @@ def test_a_store_with_a_fault_of_ours_does_not_end_the_writer() -> None:
     assert log.events[0]["exc_info"] is not None
 
 
-def test_memory_is_bounded_and_what_is_dropped_is_counted_and_said_once_in_a_while() -> None:
+def test_memory_is_bounded_and_dropped_records_are_counted_and_logged() -> None:
     store = MemoryStore()
     with logged() as log, recording(store, most_waiting=10, **QUICK) as recorder:
         with store.held():
@@ -103,7 +103,7 @@ def test_memory_is_bounded_and_what_is_dropped_is_counted_and_said_once_in_a_whi
     assert [event["dropped"] for event in log.of("usage records dropped")] == [1]
 
 
-def test_stop_writes_what_is_left_and_lets_go_of_the_store() -> None:
+def test_stop_writes_the_rest_and_closes_the_store() -> None:
     store = MemoryStore()
     recorder = UsageRecorder(store, interval_s=3600.0)
     recorder.start()
@@ -131,7 +131,7 @@ def test_stop_waits_for_a_store_that_comes_back() -> None:
     assert (lost, store.ids) == ([0], ["r1"])
 
 
-def test_stop_gives_up_in_time_and_says_how_many_are_lost() -> None:
+def test_stop_gives_up_in_time_and_returns_the_number_of_lost_records() -> None:
     store = MemoryStore()
     store.broken = LOCKED
     recorder = UsageRecorder(store, interval_s=0.001)
@@ -143,7 +143,7 @@ def test_stop_gives_up_in_time_and_says_how_many_are_lost() -> None:
 
 @examples(max_examples=30)
 @given(st.lists(st.sampled_from(["put", "break", "mend", "flush"]), max_size=60))
-def test_whatever_happens_each_record_is_written_once_and_in_order(steps: list[str]) -> None:
+def test_each_record_is_written_once_and_in_order(steps: list[str]) -> None:
     store = MemoryStore()
     put = 0
     with logged(), recording(store, **QUICK) as recorder:

@@ -1,4 +1,4 @@
-"""What can become of a SQLite file while a gateway writes to it."""
+"""A SQLite file while a gateway writes to it: locked, deleted, replaced, unreadable."""
 
 import os
 import sqlite3
@@ -33,7 +33,7 @@ def test_readers_and_a_writer_do_not_wait_for_each_other(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_lock_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_lock_delays_records_and_loses_none(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
     store = SqliteStore(file)
     store.prepare()
@@ -52,7 +52,9 @@ def test_a_lock_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", [None, b"", b"this is no database, whatever its name says" * 40])
-def test_a_file_that_is_taken_away_is_noticed_and_made_anew(tmp_path: Path, instead: bytes | None) -> None:
+def test_a_deleted_or_replaced_file_is_noticed_and_created_again(
+    tmp_path: Path, instead: bytes | None
+) -> None:
     file = tmp_path / "usage.db"
     store = SqliteStore(file)
     store.prepare()
@@ -70,7 +72,7 @@ def test_a_file_that_is_taken_away_is_noticed_and_made_anew(tmp_path: Path, inst
     store.close()
 
 
-def test_a_folder_that_vanishes_is_an_error_until_it_is_back(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_until_it_is_back(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     store = SqliteStore(folder / "usage.db")
@@ -85,7 +87,7 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(tmp_path: Path) -> 
     store.close()
 
 
-def test_a_file_that_cannot_be_is_a_fault_in_words(tmp_path: Path) -> None:
+def test_an_impossible_file_is_a_fault_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for file, words in (
@@ -100,25 +102,25 @@ def test_a_file_that_cannot_be_is_a_fault_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_a_fault(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_a_fault(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert SqliteStore(tmp_path / "usage.db").fault() == f"nothing can be written in the folder {tmp_path}"
 
 
-def test_a_file_has_any_name(tmp_path: Path) -> None:
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
     file = tmp_path / "a b?mode=memory#%41.db"
     store = SqliteStore(file)
     store.prepare()
     assert count(file) == 0
 
 
-def test_who_reads_makes_no_file(tmp_path: Path) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreFault, match="there is no file"):
         SqliteStore(tmp_path / "usage.db").totals(UsageQuery.parse(""))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_question_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "usage.db")
     store.prepare()
     store.write([UsageRow("w", number, record(number)) for number in range(20_000)])

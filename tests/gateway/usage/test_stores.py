@@ -1,4 +1,4 @@
-"""What every store does alike: each test runs on SQLite, and on a real PostgreSQL where there is one."""
+"""The behaviour of every store: each test runs on SQLite, and on a real PostgreSQL if there is one."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -42,13 +42,13 @@ def sums(store: UsageStore, group: str = "", first: str = "", last: str = "") ->
     return [(*total.group, *total.sums) for total in store.totals(UsageQuery.parse(group, first, last))]
 
 
-def test_a_new_store_has_nothing(store: UsageStore) -> None:
+def test_a_new_store_is_empty(store: UsageStore) -> None:
     assert store.tokens_by_tenant(DAY) == {}
     assert sums(store, "tenant") == []
     assert sums(store) == [(0, 0, 0, 0, 0, 0)]
 
 
-def test_sums_are_by_what_was_asked_for(store: UsageStore) -> None:
+def test_sums_are_grouped_by_the_columns_of_the_query(store: UsageStore) -> None:
     store.write(
         rows(
             record(1),
@@ -69,7 +69,7 @@ def test_sums_are_by_what_was_asked_for(store: UsageStore) -> None:
     assert [total.queue_ms for total in store.totals(UsageQuery.parse("day"))] == [4.0, 0.0]
 
 
-def test_a_batch_that_is_written_again_counts_once(store: UsageStore) -> None:
+def test_a_batch_that_is_written_twice_counts_once(store: UsageStore) -> None:
     batch = rows(record(1), record(2))
     store.write(batch)
     store.write([*batch, *rows(record(3), first=3)])
@@ -77,7 +77,7 @@ def test_a_batch_that_is_written_again_counts_once(store: UsageStore) -> None:
     assert sums(store)[0][0] == 4
 
 
-def test_tokens_of_a_day_are_prompt_and_answer_of_each_tenant(store: UsageStore) -> None:
+def test_tokens_of_a_day_are_prompts_and_answers_of_each_tenant(store: UsageStore) -> None:
     midnight = NOON - 8 * 3600
     store.write(
         rows(
@@ -91,7 +91,7 @@ def test_tokens_of_a_day_are_prompt_and_answer_of_each_tenant(store: UsageStore)
     assert store.tokens_by_tenant(DAY) == {"a": 15 + 10 + 2**53, "b": 15}
 
 
-def test_what_is_written_is_there_for_another(store: UsageStore) -> None:
+def test_written_records_are_visible_to_other_connections(store: UsageStore) -> None:
     store.write(rows(record(1)))
     store.close()
     store.prepare()
@@ -114,7 +114,7 @@ RECORDS = st.builds(
 @pytest.mark.parametrize("group", GROUPS)
 @examples(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(RECORDS, max_size=20))
-def test_sums_are_those_of_the_records(tmp_path: Path, group: str, records: list[UsageRecord]) -> None:
+def test_sums_match_the_records(tmp_path: Path, group: str, records: list[UsageRecord]) -> None:
     file = tmp_path / "usage.db"
     for left in tmp_path.glob("usage.db*"):
         left.unlink()
@@ -145,7 +145,7 @@ def test_sums_are_those_of_the_records(tmp_path: Path, group: str, records: list
 
 
 @pytest.mark.parametrize("day", [date(1970, 1, 1), date(9999, 12, 31)])
-def test_days_far_away_are_days(store: UsageStore, day: date) -> None:
+def test_distant_days_are_stored(store: UsageStore, day: date) -> None:
     assert store.tokens_by_tenant(day) == {}
 
 
