@@ -1,4 +1,4 @@
-"""A whole answer to one request on a connection of its own, for tests that look at nothing but the answer."""
+"""Sends one request on a connection of its own and reads the whole response."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ class WholeResponse:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object, in OpenAI's shape: JSON with a message and a type, and nothing around it.
-
-        With the headers that every error has: whose it is, and when to come again where that helps.
-        """
+        """Return the error object in OpenAI's shape, after checking the body and the headers of errors."""
         assert self.header(b"x-request-id"), self
         assert self.header(b"x-slotgate-reason"), self
         if self.status in (429, 503):
@@ -46,7 +43,7 @@ class WholeResponse:
 
 
 async def exchange(url: str, request: bytes, within: float = 5.0) -> WholeResponse:
-    """Send these bytes, read one response."""
+    """Send these bytes and read one response."""
     async with await RawClient.connect(url) as client:
         await client.send(request)
         head = await client.head(within)

@@ -1,8 +1,8 @@
-"""Tells a loop that was blocked from a machine that was busy.
+"""Distinguishes a blocked event loop from a busy machine.
 
 A turn of an event loop is blocked when its callbacks burn too much CPU, or when they wait inside a system
-call (`time.sleep`, a file lock): the second shows as a voluntary context switch. A turn that only was
-preempted by other processes shows neither, so a loaded machine fails no test.
+call (`time.sleep`, a file lock), which shows as a voluntary context switch. A turn that other processes only
+preempted shows neither, so a loaded machine does not fail tests.
 """
 
 from __future__ import annotations

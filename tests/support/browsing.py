@@ -1,4 +1,4 @@
-"""A real Chromium over the operator's pages, and what it complained of."""
+"""A real Chromium for the operator's pages, with the errors that it reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_MS = 10_000
 
 
 def chromium() -> str | None:
-    """The system's browser; downloads of the test tool are not used."""
+    """Start the system's browser. Playwright's own downloads are not used."""
     return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
@@ -44,7 +44,7 @@ def running_browser(program: str) -> Iterator[Browser]:
 
 
 class Look:
-    """An operator who looks at one gateway; `complaints` is what the console and failing scripts said."""
+    """An operator's browser tab. `complaints` are the errors of the console and of scripts."""
 
     def __init__(self, browser: Browser, gateway: Operated, **options: Any) -> None:  # noqa: ANN401
         self.gateway = gateway
@@ -60,7 +60,7 @@ class Look:
         return self.page
 
     def signed_in(self, path: str) -> Page:
-        """That page, after the form."""
+        """Open the page and sign in through its form."""
         page = self.goto(path)
         page.get_by_label("Operator key").fill(OPERATOR_KEY)
         page.get_by_role("button", name="Sign in").click()
@@ -68,7 +68,7 @@ class Look:
         return page
 
     def violations(self) -> list[str]:
-        """What axe finds against the rules of WCAG 2.2 A and AA, and its own best practices."""
+        """Return what axe reports against WCAG 2.2 A and AA and its own best practices."""
         self.page.evaluate(AXE.read_text())
         found = self.page.evaluate("() => axe.run()")
         return [

@@ -1,4 +1,4 @@
-"""Recording and playing in the running loop, and what a client sees of either on one connection."""
+"""Runs recorders and players in the running event loop, and reads their responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATUS = ("get-health", "get-props", "get-slots", "get-v1-models")
 
 @dataclass(frozen=True, slots=True)
 class SeenResponse:
-    """A response on a connection of its own, and whether its message and its connection ended."""
+    """A response on a connection of its own. It knows whether the message and the connection ended."""
 
     head: Head | None
     body: bytes
@@ -31,13 +31,13 @@ class SeenResponse:
 
     @property
     def told(self) -> dict[bytes, bytes]:
-        """Headers but for those that a server makes anew."""
+        """Return the headers without those that every server makes itself."""
         assert self.head is not None
         return {name: value for name, value in self.head.headers if name not in (b"date", b"keep-alive")}
 
 
 async def seen(url: str, request: bytes) -> SeenResponse:
-    """Send a request and return what comes back, and whether the server then closes the connection."""
+    """Send a request and return the response, with the fact whether the server closes the connection."""
     async with await RawClient.connect(url) as client:
         await client.send(request)
         try:
@@ -52,8 +52,8 @@ async def seen(url: str, request: bytes) -> SeenResponse:
 async def closes(client: RawClient) -> bool:
     """Return True if the server closes the connection after a whole response.
 
-    A server that has not done so within a moment may be slow, or may keep the connection open. Bytes that are
-    no request tell which of the two: only a connection that is open has an answer to them.
+    A server that has not closed it within a moment may be slow, or may keep it open. An invalid request
+    decides between the two: only an open connection answers it.
     """
     try:
         return await client.eof(MOMENT_S)
@@ -73,7 +73,7 @@ async def posted(url: str, path: str, json: object, *headers: bytes) -> SeenResp
 
 @asynccontextmanager
 async def recording(upstream: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of a recorder. All that was asked of it is in the folder when the block has been left."""
+    """Run a recorder and yield its URL. All recordings are in the folder after the block."""
     async with Recorder(upstream, folder) as recorder, listening(recorder) as url:
         yield url
 
@@ -85,6 +85,6 @@ async def playing(folder: Path, speed: float = AT_ONCE) -> AsyncIterator[str]:
 
 
 def recordings(folder: Path) -> list[RecordedExchange]:
-    """What was recorded, but for the status of the upstream."""
+    """Return the recorded exchanges without those of status paths."""
     exchanges = Cassette.load(folder).exchanges
     return [exchange for exchange in exchanges if not exchange.name.startswith(STATUS)]

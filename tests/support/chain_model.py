@@ -1,8 +1,8 @@
-"""Writes a llama model that says one thing, word for word, and ends: what no small model does when asked.
+"""Writes a llama model that says one given text, word for word, and ends.
 
-Each piece that it says is a token of its own. Nothing but the last token decides the next: attention and
-feed-forward are zero, every embedding has a constant and, for a piece, a dimension of its own, which the
-output row of the next piece looks at. Ask with temperature 0.
+Each piece of the text is a token. The last token alone decides the next token: attention and feed-forward are
+zero, every embedding has a constant, and each piece has a dimension of its own, which the output row of the
+next piece reads. Use it with temperature 0.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ TOOL_TEMPLATE = r"""
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 """
-"""Tools in the way of Hermes and Qwen, which llama-server finds out by trying the template."""
+"""A chat template with tools as Hermes and Qwen have them. llama-server detects this by trying it."""
 
 
 def write_chain_model(path: Path, pieces: Sequence[str], template: str) -> None:
-    """At most `WIDTH` - 1 pieces, all different."""
+    """Write the model. It takes at most `WIDTH` - 1 pieces, all different."""
     assert len(pieces) == len(set(pieces)) < WIDTH
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("chain")

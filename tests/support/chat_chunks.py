@@ -1,7 +1,6 @@
-"""Hypothesis strategies for chat chunks as upstreams may write them: any text, escapes, key order and fields.
+"""Hypothesis strategies for chat chunks with any text, escapes, key order and fields.
 
-A chunk is drawn as its bytes, because the same document can be written in many ways; what it means is
-what `orjson` reads.
+A chunk is drawn as bytes, because the same document can be written in many ways. `orjson` gives its meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PLACE = "PLACE-OF-THE-TEXT"
 
 
 def _units(text: str) -> str:
-    """Every character as \\uXXXX, those beyond the basic plane as a pair."""
+    """Return the text with every character as \\uXXXX, or as a surrogate pair beyond the basic plane."""
     wide = text.encode("utf-16-be")
     return '"' + "".join(f"\\u{wide[at : at + 2].hex()}" for at in range(0, len(wide), 2)) + '"'
 
@@ -54,7 +53,7 @@ extra_fields: st.SearchStrategy[Json] = st.fixed_dictionaries(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one upstream writes the chunks of one stream."""
+    """The form in which one upstream writes the chunks of a stream."""
 
     kind: str
     top: tuple[str, ...]
@@ -63,7 +62,7 @@ class Shape:
     spaced: bool
 
     def payload(self, text: str, escape: str = "least", *, created: int = 1, **choice: Any) -> bytes:  # noqa: ANN401
-        """A plain delta; members for its `choice` make it less plain."""
+        """Draw a content delta. `choice` adds members to the choice."""
         place = json.dumps(_PLACE).encode()
         return self.chunk({self.kind: _PLACE}, created=created, **choice).replace(
             place, ESCAPES[escape](text).encode()
@@ -77,7 +76,7 @@ class Shape:
         more: Json | None = None,
         **choice: Any,  # noqa: ANN401
     ) -> bytes:
-        """Any chunk of one choice; `more` are fields beside the choices."""
+        """Draw a chunk of one choice. `more` are fields beside the choices."""
         members: Json = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None, **choice}
         names = [*self.choice, *(name for name in choice if name not in self.choice)]
         fields: Json = {
@@ -93,7 +92,7 @@ class Shape:
 
 
 def _with(needed: tuple[str, ...], optional: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """The needed names and some of the optional ones, in any order."""
+    """Draw the required names and some of the optional ones, in any order."""
     some = st.sets(st.sampled_from(optional)).map(lambda names: [*needed, *sorted(names)])
     return some.flatmap(st.permutations).map(tuple)
 
@@ -114,4 +113,4 @@ PLAIN = Shape(
     extra={},
     spaced=False,
 )
-"""As llama-server writes them."""
+"""The form in which llama-server writes chunks."""

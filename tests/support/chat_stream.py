@@ -1,6 +1,6 @@
-"""One chat stream without sockets, tasks or a loop: an upstream's bytes in, what the client reads out.
+"""One chat stream without sockets, tasks or an event loop: upstream bytes go in, client bytes come out.
 
-`send` is stepped by hand, so that a test decides when the client is behind.
+The test steps `send` itself, so it decides when the client is behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ChatStream:
     ) -> None:
         self.now = 100.0
         self.body = b""
-        """What the client has read."""
+        """The bytes that the client has read."""
         self.token_usage = TokenUsage()
         loop = cast("asyncio.AbstractEventLoop", self)
         self.out = Downstream(
@@ -63,7 +63,7 @@ class ChatStream:
 
     @contextmanager
     def client_behind(self) -> Iterator[None]:
-        """The `send` of what was put so far does not return before the block ends."""
+        """Keep `send` from returning until the block ends."""
         assert self.out.unread, "put something first"
         self._stalled = True
         sending = self.out.pump(lambda: True)
@@ -73,7 +73,7 @@ class ChatStream:
         _finish(sending)
 
     def read(self) -> list[bytes]:
-        """All frames of the client, the waiting ones included."""
+        """All frames for the client, including those that wait."""
         _finish(self.out.pump(lambda: True))
         reader = FrameReader()
         frames = reader.feed(self.body)
@@ -81,11 +81,11 @@ class ChatStream:
         return frames
 
     def chunks(self) -> list[Json]:
-        """All frames of the client that hold JSON."""
+        """All frames for the client that hold JSON, parsed."""
         return [orjson.loads(data_of(frame)) for frame in self.read() if frame.startswith(b"data: {")]
 
     def text(self, kind: str = "content", index: int = 0) -> str:
-        """The generated text of one kind and choice, as the client puts it together."""
+        """Return the text of one kind and choice, as the client assembles it."""
         choices = [choice for chunk in self.chunks() for choice in chunk["choices"]]
         deltas = [choice["delta"] for choice in choices if choice["index"] == index]
         return "".join(delta.get(kind) or "" for delta in deltas)
@@ -97,7 +97,7 @@ class ChatStream:
 
 
 class _ReadingClient:
-    """A client that never ends its request."""
+    """Receive for a client that never disconnects."""
 
     stopped = False
 

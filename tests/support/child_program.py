@@ -1,11 +1,11 @@
-"""A program to supervise: as much of llama-server's life as a supervisor can see, and its bad habits.
+"""A program to supervise. It imitates the life of a llama-server, with bad habits.
 
     python child_program.py HABIT ... --host HOST --port PORT [--alias NAME]
 
 Habits: `crash` writes a line and exits 1 at once; `silent` never listens; `loading` answers 503 for ever;
 `stubborn` ignores SIGTERM; `mute` takes work and never answers; `parent` starts a process that outlives it
-and holds its output open. Without any it serves /health openly and /props for its key, as llama-server does.
-The standard library only, no imports that take long: tests start it by the dozen.
+and holds its output open. Without a habit it serves /health without a key and /props with its key, as
+llama-server does. It imports only small modules of the standard library, because tests start it often.
 """
 
 from __future__ import annotations

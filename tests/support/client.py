@@ -1,8 +1,8 @@
-"""A raw HTTP/1.1 client for streams: the test sees every byte, and when it came.
+"""A raw HTTP/1.1 client for streams. The test gets every byte with its time.
 
 Requests are bytes, so HTTP/1.0, pipelining and broken requests can be sent as well. Responses are read
-strictly; a body that ends without its proper end is an error unless the test asked (`clean_end`).
-Every wait has a limit and fails with what was there so far.
+strictly: a truncated body is an error unless the test asked for it (`clean_end`). Every wait has a limit. Its
+error shows what had come until then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def request_bytes(
     body: bytes = b"",
     version: str = "1.1",
 ) -> bytes:
-    """A request with host and, if there is a body, content-length; `headers` are whole lines."""
+    """Return a request with host and, for a body, content-length. `headers` are whole lines."""
     lines = [f"{method} {target} HTTP/{version}".encode(), b"Host: 127.0.0.1", *headers]
     if json is not None:
         body = orjson.dumps(json)
@@ -45,20 +45,20 @@ def request_bytes(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A server-sent frame as it came, and when the read that completed it returned."""
+    """A server-sent frame, and the time of the read that completed it."""
 
     data: bytes
     at_ns: int
 
 
 class RawClient:
-    """One connection. `async with await RawClient.connect(url) as client:` closes it in the end."""
+    """One connection, for use as `async with await RawClient.connect(url) as client:`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.response: Head | None = None
-        """The head of the response being read."""
+        """The head of the current response."""
         self.clean_end: bool | None = None
-        """How the body ended: True properly (final chunk, length), False cut off, None not yet."""
+        """True if the body ended properly, False if it was truncated, None before its end."""
         self.received_bytes = 0
         self._reader = reader
         self._writer = writer
@@ -71,7 +71,7 @@ class RawClient:
 
     @classmethod
     async def connect(cls, url: str, *, receive_buffer: int | None = None) -> Self:
-        """To `http://host:port` or `unix:/path`. A small `receive_buffer` makes a stopped reader felt."""
+        """Connect to `http://host:port` or `unix:/path`. A small `receive_buffer` fills up soon."""
         if url.startswith("unix:"):
             return cls(*await asyncio.open_unix_connection(url.removeprefix("unix:")))
         parts = urlsplit(url)
@@ -123,11 +123,11 @@ class RawClient:
         self._writer.close()
 
     def half_close(self) -> None:
-        """FIN our half, go on reading."""
+        """Shut down the sending half (FIN) and go on reading."""
         self._writer.write_eof()
 
     def reset(self) -> None:
-        """RST; nothing where the connection is over already."""
+        """Reset the connection (RST). Does nothing if it is over already."""
         linger_zero = struct.pack("ii", 1, 0)
         sock = self._writer.get_extra_info("socket")
         if sock is not None:
@@ -135,7 +135,7 @@ class RawClient:
         self._writer.transport.abort()
 
     def stop_reading(self) -> None:
-        """Take nothing more off the socket until `resume_reading`."""
+        """Stop reading from the socket until `resume_reading`."""
         self._transport().pause_reading()
 
     def resume_reading(self) -> None:
@@ -144,7 +144,7 @@ class RawClient:
     # Reading
 
     async def head(self, within: float = 5.0) -> Head:
-        """The head of the next response; whatever is left of the one before is read over."""
+        """Return the head of the next response, after skipping the rest of the one before."""
         if self._body is not None and self.clean_end is None:
             await self.body(within)
         async with asyncio.timeout(within):
@@ -165,7 +165,7 @@ class RawClient:
         return int(self.response.start_line.split(b" ")[1])
 
     async def pieces(self, within: float = 5.0) -> AsyncIterator[bytes]:
-        """The body as it comes, without its chunking. `within` limits each wait; ends are in `clean_end`."""
+        """Yield the body as it comes, without chunk framing. `within` limits each wait."""
         assert self._body is not None, "read the head first"
         while self.clean_end is None:
             data, self._buffer = self._buffer, b""
@@ -181,7 +181,7 @@ class RawClient:
                 yield piece
 
     async def body(self, within: float = 5.0) -> bytes:
-        """The rest of the body."""
+        """Return the rest of the body."""
         return b"".join([piece async for piece in self.pieces(within)])
 
     async def json(self, within: float = 5.0) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class RawClient:
         return content
 
     async def frames(self, within: float = 5.0) -> AsyncIterator[Frame]:
-        """Server-sent frames as they come, comments included; a half frame at the end is an error."""
+        """Yield server-sent frames, including comments. A half frame at the end is an error."""
         reader = FrameReader()
         async for piece in self.pieces(within):
             now = time.perf_counter_ns()
@@ -198,7 +198,7 @@ class RawClient:
         assert not reader.rest, f"the body ends inside a frame: {reader.rest!r}"
 
     async def eof(self, within: float = 5.0) -> bool:
-        """Wait for the server's close. True: EOF and nothing before it; False: reset."""
+        """Wait for the server to close. Return True for EOF without further bytes, False for a reset."""
         try:
             async with asyncio.timeout(within):
                 data = await self._read()
@@ -225,7 +225,7 @@ class RawClient:
 async def read_stream(
     url: str, target: str, json: object, headers: Sequence[bytes] = (), *, within: float = 5.0
 ) -> list[Frame]:
-    """POST and read a whole stream, which must be a 200 and end properly."""
+    """POST and read a whole stream. It must have status 200 and end properly."""
     async with await RawClient.connect(url) as client:
         await client.request("POST", target, *headers, json=json, within=within)
         assert client.status == 200, await client.body()

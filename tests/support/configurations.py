@@ -1,4 +1,4 @@
-"""Configurations for tests: the smallest that is valid, and what is wrong with one."""
+"""Configurations for tests, and the mistakes in a configuration."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ BACKEND = {"name": "gpu0", "url": "http://127.0.0.1:8081"}
 
 
 def digest(letter: str) -> str:
-    """A well-formed key hash, told apart by its letter."""
+    """Return a well-formed key hash made of one letter."""
     return letter * 64
 
 
 def with_backend(**tables: object) -> dict[str, object]:
-    """The given tables, and one backend if they name none."""
+    """Return the tables, with one backend if they have none."""
     return {"backend": [BACKEND], **tables}
 
 
 def parsed(environ: Mapping[str, str] | None = None, /, **tables: object) -> Settings:
-    """The settings in `tables`, with a backend."""
+    """Parse the tables, with one backend if they have none."""
     return parse(with_backend(**tables), environ or {})
 
 
 def faults_of(data: Mapping[str, object], environ: Mapping[str, str] | None = None) -> list[str]:
-    """All faults of a configuration as an operator reads them; none if it is valid."""
+    """Return all mistakes of a configuration as an operator reads them."""
     try:
         parse(data, environ or {})
     except SettingsError as invalid:
@@ -34,5 +34,5 @@ def faults_of(data: Mapping[str, object], environ: Mapping[str, str] | None = No
 
 
 def faults_in(environ: Mapping[str, str] | None = None, /, **tables: object) -> list[str]:
-    """All faults of `tables` with a backend."""
+    """Return all mistakes of the tables, with one backend if they have none."""
     return faults_of(with_backend(**tables), environ)

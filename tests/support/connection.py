@@ -1,7 +1,7 @@
-"""One connection of a scripted upstream: takes requests, plays scripts, remembers everything.
+"""One connection of a scripted upstream. It takes requests, plays scripts, and records everything.
 
-Rules: bytes are recorded before they are judged; the first ending (EOF, reset) is the one that counts;
-when the client closes, a running script is cancelled and our side is closed at once.
+Bytes are recorded before they are parsed. The first ending (EOF or reset) counts. When the client closes, a
+running script is cancelled and the connection is closed at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLOOD_CHUNK = 65536
 
 
 class ConnectionEnding(Enum):
-    """How a connection ended, as the upstream saw it."""
+    """The way in which a connection ended, as the upstream saw it."""
 
     EOF = "eof"
     RESET = "reset"
@@ -36,20 +36,20 @@ class ConnectionEnding(Enum):
 
 @dataclass(slots=True, eq=False)
 class ReceivedRequest:
-    """A request as received, and what was written in answer to it."""
+    """A received request, and the record of its answer."""
 
     message: Message
     connection: ScriptedConnection
     received_ns: int
-    """`perf_counter_ns` when its last byte was seen."""
+    """`perf_counter_ns` at the last byte of the request."""
     end_offset: int
     """Bytes of the connection up to and including this request."""
     write_ns: list[int] = field(default_factory=list)
     """`perf_counter_ns` just before each write."""
     frame_ns: list[int] = field(default_factory=list)
-    """The same for the events of a `Paced` step: `frame_ns[index]`."""
+    """`perf_counter_ns` before each event of a `Paced` step, by its index."""
     finished: bool = False
-    """The script was played to its end."""
+    """True if the script was played to its end."""
 
     @property
     def head(self) -> Head:
@@ -81,7 +81,7 @@ class ReceivedRequest:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its server."""
+    """The server of a connection."""
 
     pulse: Pulse
 
@@ -92,7 +92,7 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: ScriptedConnection) -> None: ...
 
     def answer(self, request: ReceivedRequest) -> AbstractAsyncContextManager[Script]:
-        """The script for a request; the context is held while it plays."""
+        """Return a context with the script for a request. The context lasts while the script plays."""
         ...
 
 
@@ -124,29 +124,29 @@ class ScriptedConnection(asyncio.Protocol):
 
     @property
     def delivered_bytes(self) -> int:
-        """Bytes of ours that the kernel took."""
+        """Written bytes that the kernel has taken."""
         return self.written_bytes - (self._transport.get_write_buffer_size() if self.is_open else 0)
 
     @property
     def writable(self) -> bool:
-        """False while the client takes too little for us to go on writing."""
+        """False while the client reads too slowly to go on writing."""
         return self._may_write.is_set()
 
     async def closed(self, within: float = 2.0) -> ConnectionEnding:
-        """Wait for the end of the connection."""
+        """Wait until the connection has ended."""
         await self._owner.pulse.until(lambda: not self.is_open, self, within)
         assert self.ending is not None
         return self.ending
 
     def abort(self) -> None:
-        """End at once, with whatever script is running."""
+        """End the connection and its script at once."""
         self._end(ConnectionEnding.OURS)
         self._transport.abort()
 
-    # asyncio.Protocol
+    # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in deed, not by class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
         if not self._reading:
             self._transport.pause_reading()
         self._task = self._loop.create_task(self._serve())
@@ -180,7 +180,7 @@ class ScriptedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    # Requests and their scripts
+    # -- requests and their scripts
 
     def _take(self, message: Message) -> None:
         self._parsed += len(message.raw)

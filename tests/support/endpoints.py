@@ -1,7 +1,7 @@
-"""For every endpoint of the gateway: a valid request, llama-server's answers, and how its protocol is read.
+"""A valid request, llama-server's answers, and a protocol reader for every endpoint of the gateway.
 
-Tests that hold for all endpoints are made from `gateway/api/endpoints.py` and from this table. An endpoint
-that is missing here fails them.
+Tests of all endpoints take their parameters from `gateway/api/endpoints.py` and from this table. They fail
+for an endpoint that is missing here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.notation import DONE, END, H, chunked
 from tests.support.script import Fin, Script, Write
 
 MODEL = "/home/somebody/models/tiny.gguf"
-"""What the backend calls its model: a path that no client may see."""
+"""The backend's name for its model: a path that no client may see."""
 WORDS = [" one", " two"]
 TEXT = "".join(WORDS)
 BOUNDARY = b"a-boundary"
@@ -40,11 +40,11 @@ class Sample:
     """The members of a valid request, without model and stream."""
     whole: object
     events: Sequence[bytes] = ()
-    """The stream, if there is one: the first has no text, the last says success."""
+    """The events of a stream, if the endpoint has one. The first has no text, the last means success."""
     counts: tuple[int, int, int] = _UNCOUNTED
-    """Prompt, cached and completion tokens that a whole answer states."""
+    """The prompt, cached and completion tokens of a buffered answer."""
     wide: Json | None = None
-    """Members that make it three slots wide."""
+    """Members that make the request take three slots."""
 
 
 def _spoken() -> list[bytes]:
@@ -119,7 +119,7 @@ SAMPLES: dict[str, Sample] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One public path to an endpoint. Its `repr` is the name of the test's parameter."""
+    """A public path of an endpoint. Its `repr` is the id of the test parameter."""
 
     endpoint: Endpoint
     path: str
@@ -135,10 +135,10 @@ class Way:
     def __repr__(self) -> str:
         return self.path
 
-    # -- what is asked
+    # -- requests
 
     def body(self, **members: object) -> tuple[bytes, list[bytes]]:
-        """The body and its headers; a member that is None is left out."""
+        """Return the body and its headers. Members that are None are left out."""
         given = {name: value for name, value in (self.sample.body | members).items() if value is not None}
         if not self.endpoint.multipart:
             return orjson.dumps(given), [b"content-type: application/json"]
@@ -152,11 +152,11 @@ class Way:
         return request_bytes("POST", self.path, *kind, *headers, body=body)
 
     async def ask(self, url: str, *headers: bytes, **members: object) -> WholeResponse:
-        """The answer, whole: for those that are no stream, and for errors."""
+        """Send the request and return the whole response, which is not a stream."""
         return await exchange(url, self.request(*headers, **members), within=10)
 
     async def frames(self, url: str, *headers: bytes, **members: object) -> list[Frame]:
-        """All of a stream."""
+        """Send the request and return the whole stream."""
         async with await RawClient.connect(url) as client:
             await client.send(self.request(*headers, **{"stream": True, **members}))
             await client.head()
@@ -166,7 +166,7 @@ class Way:
             return frames
 
     def members_of(self, request_body: bytes) -> Json:
-        """What a backend reads in a request."""
+        """Return the members that the backend gets."""
         if not self.endpoint.multipart:
             members: Json = orjson.loads(request_body)
             return members
@@ -177,39 +177,39 @@ class Way:
             for name, _, rest in named_parts
         }
 
-    # -- what is said
+    # -- answers of the backend
 
     def head(self, text: str = "a") -> bytes:
-        """The beginning of a stream, up to and with one piece of text."""
+        """Return the beginning of a stream up to its first text, inclusive."""
         events = list(self.sample.events)
         first = next(index for index, event in enumerate(events) if WORDS[0].encode() in event)
         return chunked(*events[:first], events[first].replace(WORDS[0].encode(), text.encode()))
 
     def silent_head(self) -> bytes:
-        """The same up to its first text; may be nothing."""
+        """Return the beginning of a stream before its first text. It may be empty."""
         events = list(self.sample.events)
         first = next(index for index, event in enumerate(events) if WORDS[0].encode() in event)
         return chunked(*events[:first])
 
     def script(self) -> Script:
-        """The whole stream, its last event in one write with the final chunk."""
+        """Return the script of a whole stream. The last event is in one write with the final chunk."""
         *before, last = self.sample.events
         return [Write(H + chunked(*before)), Write(chunked(last) + END), Fin()]
 
     def error_event(self, code: int, message: str, kind: str) -> bytes:
-        """How llama-server fails in the middle of a stream of this protocol."""
+        """Return the event with which llama-server fails inside a stream of this protocol."""
         error = {"code": code, "message": message, "type": kind}
         if self.endpoint.dialect is MessagesDialect:
             return b"event: error\n" + data(error)
         return data(error if self.endpoint.dialect is ResponsesDialect else {"error": error})
 
-    # -- what is heard
+    # -- answers of the gateway
 
     def text(self, frames: Sequence[Frame]) -> str:
         return "".join(_text(chunk) for chunk in chunks_of(frames))
 
     def error(self, frames: Sequence[Frame]) -> Json:
-        """The one error that a stream ended with, in the form of its protocol, and no success anywhere."""
+        """Return the error that ended a stream, after checking that nothing in it means success."""
         *before, last = frames
         assert not any(says_success(frame.data) for frame in frames), frames
         assert not any(b"error" in frame.data for frame in before if b'"error":null' not in frame.data), (
@@ -233,7 +233,7 @@ SLOTLESS = [way for way in WAYS if not way.endpoint.takes_slot]
 
 
 def speaking(*modes: bool) -> Iterator[tuple[Way, bool]]:
-    """Every way that takes a slot, as a stream where it can, and not."""
+    """Every path that takes a slot, with and without a stream."""
     for way in SLOTTED:
         for stream in modes or (True, False):
             if way.endpoint.body_format.streams or not stream:
@@ -241,19 +241,19 @@ def speaking(*modes: bool) -> Iterator[tuple[Way, bool]]:
 
 
 def says_success(frame: bytes) -> bool:
-    """Whether the frame, or the bytes of several, tell a client that all is well and over."""
+    """Return True if the frames tell a client that the answer is complete."""
     marks = (DONE, b'"stop":true', b"event: response.completed", b"event: message_stop")
     return any(mark in frame for mark in marks)
 
 
 def chunks_of(frames: Sequence[Frame]) -> list[Json]:
-    """The parsed data of the frames; comments and `[DONE]` left out."""
+    """Return the parsed data of the frames, without comments and `[DONE]`."""
     lines = [line for frame in frames for line in frame.data.split(b"\n")]
     return [orjson.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 
 
 def models_in(said: object) -> set[str]:
-    """Every value of a member called `model`, however deep."""
+    """Yield every value of a member `model`, at any depth."""
     if isinstance(said, list):
         return set().union(*map(models_in, said))
     if not isinstance(said, dict):

@@ -1,7 +1,7 @@
-"""Fixtures around `tests.support`: the event loop, leak checks, the real llama-server.
+"""Fixtures of all tests: the event loop, leak checks, and the real llama-server.
 
-Tests that use the real program get the marker `real` by themselves. Where its wheel exists they fail when it
-is not installed; elsewhere they are skipped.
+Tests that use the real program get the marker `real`. If its wheel exists for this platform, they fail when
+it is not installed. On other platforms they are skipped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """Async tests run on the loop that the gateway runs on."""
+    """Run async tests on the event loop that the gateway uses."""
     return ("asyncio", {"use_uvloop": True})
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test leaves child processes behind, no async test leaves tasks."""
+    """Fail tests that leave child processes, and async tests that leave tasks."""
     with no_children_left():
         if inspect.iscoroutinefunction(request.function):
             request.getfixturevalue("no_stray_tasks")
@@ -66,7 +66,7 @@ def quick_probes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that makes thousands of tokens a second and never ends by itself."""
+    """A model with thousands of tokens a second that never ends by itself."""
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     write_tiny_model(path)
     return path
@@ -74,7 +74,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_model() -> Path:
-    """A model that makes sentences, at about 100 tokens a second."""
+    """A model that writes sentences, at about 100 tokens a second."""
     need_the_wheel()
     try:
         return smollm2()
@@ -84,7 +84,7 @@ def small_model() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
-    """One llama-server for the whole run: 4 slots of 4,096 tokens."""
+    """A llama-server for the whole run, with 4 slots of 4,096 tokens."""
     need_the_wheel()
     with RealLlama(tiny_model) as llama:
         yield llama
@@ -92,9 +92,9 @@ def tiny_llama(tiny_model: Path) -> Iterator[RealLlama]:
 
 @pytest.fixture(scope="session")
 def cold_llama(tiny_model: Path) -> Iterator[RealLlama]:
-    """One that reads every prompt from its beginning: what it says without chance is always the same.
+    """A llama-server that reads every prompt from its beginning, so greedy answers are always the same.
 
-    What is left of an earlier prompt in a slot changes the last digits of what is computed on top of it.
+    The rest of an earlier prompt in a slot would change the last digits of the computation.
     """
     need_the_wheel()
     with RealLlama(tiny_model, args=("--no-cache-prompt",)) as llama:
@@ -103,21 +103,21 @@ def cold_llama(tiny_model: Path) -> Iterator[RealLlama]:
 
 @pytest.fixture
 def run_llama() -> Iterator[RunLlama]:
-    """Runs one more until the test ends: `llama = run_llama(RealLlama(tiny_model, slots=1))`."""
+    """Start a llama-server for one test: `llama = run_llama(RealLlama(tiny_model, slots=1))`."""
     need_the_wheel()
     with ExitStack() as running:
         yield running.enter_context
 
 
 def need_the_wheel() -> None:
-    """Skip where there is none."""
+    """Skip the test where the wheel of llama-server does not exist."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("there is no llama-server wheel for this platform")
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A real PostgreSQL for the whole run."""
+    """A PostgreSQL server for the whole run."""
     programs = postgres_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")

@@ -1,8 +1,8 @@
-"""The gateway under test: the real application behind the real server, on port 0, in this loop.
+"""Runs the gateway under test: the real application and the real server, on port 0, in this event loop.
 
-Leaving the block holds the gateway to the invariants that must stand after every request, however it ended:
-no lease, no ticket, no upstream connection but idle ones, no task that was not there before, nothing logged
-as an error (a client that leaves and a backend that fails are none of the gateway's).
+Leaving the block checks the invariants that hold after every request, however it ended: no lease, no ticket,
+only idle upstream connections, no new task, and no error in the log. A client that leaves and a backend that
+fails are not errors of the gateway.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ SETTLED_WITHIN_S = 10.0
 
 
 def chat(text: str = "hi", **members: object) -> dict[str, Any]:
-    """A chat request; streaming unless `stream=False`."""
+    """Return a chat request. It streams unless `stream=False`."""
     return {"messages": [{"role": "user", "content": text}], "stream": True, **members}
 
 
 async def ask(url: str, *headers: bytes, **members: object) -> WholeResponse:
-    """A chat request and its answer, whole: for those that are no stream, and for errors."""
+    """Send a chat request and return the whole response, which is not a stream."""
     return await fetch(url, "POST", CHAT, *headers, json=chat() | members)
 
 
 def data_of(frames: Sequence[Frame]) -> list[dict[str, Any]]:
-    """The parsed chunks of a stream; comments and the sentinel left out."""
+    """Return the parsed chunks of a stream, without comments and the sentinel."""
     return [orjson.loads(frame.data[6:]) for frame in frames if frame.data.startswith(b"data: {")]
 
 
 def text_of(frames: Sequence[Frame]) -> str:
-    """All content that a stream said."""
+    """Return the whole content of a stream."""
     deltas = [choice["delta"] for chunk in data_of(frames) for choice in chunk.get("choices", ())]
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
 def error_in(frames: Sequence[Frame]) -> dict[str, Any]:
-    """The error that a stream ended with: one, in its last frame, and no sentinel anywhere."""
+    """Return the error in the last frame of a stream, after checking that there is no sentinel."""
     assert not any(b"[DONE]" in frame.data for frame in frames), frames
     errors = [chunk["error"] for chunk in data_of(frames) if "error" in chunk]
     assert len(errors) == 1, frames
@@ -67,7 +67,7 @@ def settings_for(
     environ: Mapping[str, str] | None = None,
     **sections: Any,  # noqa: ANN401
 ) -> Settings:
-    """One backend a URL, serving the model `m`; `sections` as in the file, e.g. `streaming={...}`."""
+    """Return settings with a backend for each URL, all with model `m`. `sections` are as in the file."""
     backends = [
         {"name": f"gpu{number}", "url": url, "models": ["m"], "health_interval_s": 0.2}
         for number, url in enumerate(urls)
@@ -78,7 +78,7 @@ def settings_for(
 
 
 class Gateway:
-    """What a test talks to and looks into."""
+    """A running gateway, with its parts for inspection."""
 
     def __init__(self, server: Listener, parts: Composition, log: Log, app: LiveGateway) -> None:
         self.server = server
@@ -98,7 +98,7 @@ class Gateway:
         return scheduler.depth == 0 and leased == 0 and not scheduler.leases
 
     async def until(self, condition: Callable[[], object], within: float = SETTLED_WITHIN_S) -> None:
-        """Wait until `condition()` holds, looking once a loop turn of a millisecond."""
+        """Wait until the condition holds. It is checked every millisecond."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while not condition():
@@ -119,7 +119,7 @@ async def running_gateway(
     environ: Mapping[str, str] = os.environ,
     trace: BeginTrace | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Backends with a command are processes of the gateway's, as `slotgate serve` runs them."""
+    """Run a gateway. Backends with a command become its processes, as in `slotgate serve`."""
     before = asyncio.all_tasks()
     with logged() as log:
         async with _listening(settings, log, load, environ, usage, trace=trace) as gateway:
@@ -165,5 +165,5 @@ async def _listening(
 
 
 def _streams() -> set[asyncio.Task[Any]]:
-    """Tasks that asyncio's own stream server keeps for a moment after a close."""
+    """Return the tasks that asyncio's stream server keeps for a moment after a close."""
     return {task for task in asyncio.all_tasks() if "StreamReaderProtocol" in repr(task.get_coro())}

@@ -1,4 +1,4 @@
-"""HTTP/1.1 framing for both ends of a test: that of the shipped scripted llama-server, strict and by hand."""
+"""The strict HTTP/1.1 framing of the scripted llama-server, for both ends of a test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What must not be left when a test is over: tasks, upstream connections, child processes.
+"""Checks for tasks, upstream connections and child processes that a test leaves behind.
 
-Everything is compared with how it was before, and given a moment to go by itself.
+Each check compares with the state before the test, and waits a moment for the rest to end by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOMENT_S = 1.0
 
 
 def child_processes() -> dict[int, str]:
-    """This process's children by id, with their command lines; one that was not reaped is among them."""
+    """Return pid -> command line of the children of this process, including those that were not reaped."""
     listed = (_children(thread) for thread in Path("/proc/self/task").iterdir())
     return {int(pid): _command(pid) for pids in listed for pid in pids}
 
@@ -26,7 +26,7 @@ def _children(thread: Path) -> list[str]:
     try:
         return (thread / "children").read_text().split()
     except OSError:
-        return []  # it ended meanwhile; its children are now another's
+        return []  # it has ended, and its children have another parent
 
 
 def _command(pid: str) -> str:
@@ -38,7 +38,7 @@ def _command(pid: str) -> str:
 
 @contextmanager
 def no_children_left() -> Iterator[None]:
-    """Fail if child processes were started and not reaped."""
+    """Fail if the block starts child processes and does not reap them."""
     before = child_processes()
     yield
     left = {pid: command for pid, command in child_processes().items() if pid not in before}
@@ -47,7 +47,7 @@ def no_children_left() -> Iterator[None]:
 
 @asynccontextmanager
 async def no_tasks_left(within: float = _MOMENT_S) -> AsyncIterator[None]:
-    """Fail if tasks that were started do not end within a moment."""
+    """Fail if tasks of the block do not end within a moment."""
     before = asyncio.all_tasks()
     yield
     left = {task for task in asyncio.all_tasks() - before if not _is_the_tests_own(task)}
@@ -57,7 +57,7 @@ async def no_tasks_left(within: float = _MOMENT_S) -> AsyncIterator[None]:
 
 
 def _is_the_tests_own(task: asyncio.Task[Any]) -> bool:
-    """The running task, or the one through which anyio's plugin waits for it."""
+    """Return True for the running task, and for the task in which anyio's plugin waits for it."""
     name = getattr(task.get_coro(), "__qualname__", "")
     return task is asyncio.current_task() or name == "TestRunner._call_in_runner_task"
 

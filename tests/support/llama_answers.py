@@ -1,6 +1,6 @@
-"""Which answer llama-server gives to which request, as scripts.
+"""llama-server's answers to requests, as scripts. Pure functions.
 
-Paths that take a slot are in `GENERATING`; everything else answers at once. Pure functions.
+Paths that take a slot are in `GENERATING`. All other paths answer at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict
 
 
 def width(request: ReceivedRequest) -> int:
-    """How many slots a request would occupy: one for each choice, prompt, input or document."""
+    """Return the number of slots that a request takes: one for each choice, prompt, input or document."""
     if request.path not in GENERATING:
         return 0
     if request.path in SPEECH | RESPONSES:
@@ -44,7 +44,7 @@ def width(request: ReceivedRequest) -> int:
 
 
 def generation(request: ReceivedRequest, model: str, tokens: int, rate: float) -> Script:
-    """`tokens` words, or as many as the request limits itself to, at `rate` a second."""
+    """Return an answer of `tokens` words, or as many as the request's limit, at `rate` words a second."""
     if request.path not in GENERATING - SPEECH:
         return [Write(_plain(request))]
     body = request.json()
@@ -58,7 +58,7 @@ def generation(request: ReceivedRequest, model: str, tokens: int, rate: float) -
 
 
 def paced(events: Sequence[bytes], rate: float) -> Script:
-    """A stream of events; the last comes in one write with the final chunk, as llama-server does it."""
+    """Return a stream. As in llama-server, the last event is in one write with the final chunk."""
     *before, last = events
     spoken = Paced(rate, len(before), before.__getitem__)
     return [Write(STREAM_HEAD), spoken, Write(chunked(last) + END), Fin()]
@@ -106,7 +106,7 @@ def _vectors(path: str, body: Json, model: str) -> object:
 
 
 def _plain(request: ReceivedRequest) -> bytes:
-    """Paths that take no slot, and those this stand-in does not know."""
+    """Return the answer of a path that takes no slot, or 404."""
     bodies = {
         "/v1/messages/count_tokens": {"input_tokens": PROMPT_TOKENS},
         "/tokenize": {"tokens": [6004, 665]},

@@ -1,4 +1,4 @@
-"""What llama-server writes on `/v1/responses` and `/v1/messages`: the shapes of the shipped stand-in."""
+"""llama-server's answers of `/v1/responses` and `/v1/messages`, made by the scripted llama-server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What llama-server writes on the OpenAI and native paths, as the shipped stand-in writes it.
+"""llama-server's answers of the OpenAI and native paths, made by the scripted llama-server.
 
-Functions of the words said, with figures that never change.
+The functions take the words of the answer. All other figures are constant.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ID = "MaAutLNH5ODpDcJO2ttHKib93RGZ5pdI"
 
 
 def generated(model: str, finish: str, **body: object) -> GeneratedAnswer:
-    """An answer that has said nothing yet."""
+    """Return an answer without tokens."""
     context = AnswerContext(
         model=model,
         prompt="hi",
@@ -76,21 +76,21 @@ def _spoken(predicted: int) -> GeneratedAnswer:
 
 
 def events_of(formatter: AnswerFormatter, words: list[str], *, done: bool = False) -> list[bytes]:
-    """The whole stream, each event by itself."""
+    """Return the events of the whole stream."""
     said = [formatter.add(Token(TokenKind.TEXT, word)) for word in words] + formatter.finish()
     events = [event + b"\n\n" for written in said for event in written.split(b"\n\n") if event]
     return [*events, DONE] if done else events
 
 
 def body_of(formatter: AnswerFormatter, words: list[str]) -> Json:
-    """The same as an answer that is no stream."""
+    """Return the body of the same answer without a stream."""
     for word in words:
         formatter.add(Token(TokenKind.TEXT, word))
     return formatter.body()
 
 
 def chat_events(words: list[str], model: str, finish: str, *, include_usage: bool) -> list[bytes]:
-    """Timings stand in the finish chunk, or with `include_usage` in the usage chunk behind it."""
+    """Return the stream. Timings are in the finish chunk, or with `include_usage` in the usage chunk."""
     asked = generated(model, finish, stream_options={"include_usage": include_usage})
     return events_of(ChatFormatter(asked), words, done=True)
 
@@ -100,7 +100,7 @@ def chat_body(words: list[str], model: str, finish: str) -> Json:
 
 
 def text_events(words: list[str], model: str, finish: str) -> list[bytes]:
-    """Usage and timings always stand in the last chunk."""
+    """Return the stream. Usage and timings are always in the last chunk."""
     return events_of(TextFormatter(generated(model, finish)), words, done=True)
 
 
@@ -109,7 +109,7 @@ def text_body(words: list[str], model: str, finish: str) -> Json:
 
 
 def native_events(words: list[str], model: str, finish: str) -> list[bytes]:
-    """No sentinel: the last event says `"stop":true`."""
+    """Return the stream. It has no sentinel: the last event has `"stop":true`."""
     return events_of(NativeFormatter(generated(model, finish, stream=True)), words)
 
 

@@ -1,11 +1,11 @@
-"""llama-server as it behaves on the wire: slots, silent deferral, control plane, generation.
+"""llama-server's behaviour on the wire: slots, silent deferral, control plane, generation.
 
-All state is plain and may be changed by the test at any time. Counts are the point: a gateway that
-admits well never makes `deferred` anything but 0.
+Tests may change all state at any time. The counts matter most: behind a gateway that admits well, `deferred`
+stays 0.
 
-Abandoned work (its client closed before the answer was complete) keeps its slot busy until the whole server
-has been without a result for `linger_s`: an answer to `/slots` or `/metrics`, or bytes of any stream, start
-that time anew. 0 frees at once; `math.inf` until `finish_abandoned()`.
+Abandoned work, whose client closed before the answer was complete, keeps its slot busy until the whole server
+has had no result for `linger_s`. Answers to `/slots` or `/metrics`, and bytes of any stream, are results. 0
+frees the slot at once; `math.inf` keeps it until `finish_abandoned()`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LlamaLike:
         model: str = "/srv/models/tiny.gguf",
         linger_s: float = 0.0,
     ) -> None:
-        """`tokens` at `rate` a second is what a generation says when the request sets no limit of its own."""
+        """A generation has `tokens` tokens, unless the request sets a limit, at `rate` tokens a second."""
         self.total_slots = slots
         self.tokens = tokens
         self.rate = rate
@@ -46,17 +46,17 @@ class LlamaLike:
         self.linger_s = linger_s
         self.loading = False
         self.hanging: set[str] = set()
-        """Control-plane paths that take the request and say nothing."""
+        """Control-plane paths that accept the request and never answer."""
         self.running = 0
         self.max_running = 0
         self.deferred = 0
-        """Requests that ever had to wait for a slot in here."""
+        """The number of requests that ever waited for a slot."""
         self.abandoned = 0
-        """Slots busy with work whose client is gone."""
+        """The number of slots with abandoned work."""
         self.foreign = 0
-        """Slots busy with other people's work."""
+        """The number of slots that other clients of llama-server use."""
         self.pulse = Pulse()
-        """Beats whenever something here changes by itself."""
+        """Beats at every change."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._last_result = 0.0
 
@@ -84,7 +84,7 @@ class LlamaLike:
 
     @asynccontextmanager
     async def slot(self, request: ReceivedRequest) -> AsyncIterator[None]:
-        """Hold the slots that a request occupies, after waiting for them in order of arrival."""
+        """Wait for the slots of a request, in order of arrival, and hold them during the block."""
         width = min(llama_answers.width(request), self.total_slots)
         await self._take(width)
         try:
@@ -97,7 +97,7 @@ class LlamaLike:
             self.grant()
 
     def grant(self) -> None:
-        """Give free slots to those who wait. For tests that changed `total_slots` or `foreign`."""
+        """Give free slots to waiting requests. Call it after changing `total_slots` or `foreign`."""
         while self._waiting and self.busy + self._waiting[0][0] <= self.total_slots:
             width, waiter = self._waiting.popleft()
             self._start(width)
@@ -148,7 +148,7 @@ class LlamaLike:
     # Answers
 
     def control(self, request: ReceivedRequest) -> Script | None:
-        """The script of a control-plane path, or of any path while loading; None for all others."""
+        """Return the script of a control-plane path, or of any path while loading, else None."""
         if request.path in self.hanging:
             return [Stall()]
         if self.loading:
@@ -187,5 +187,5 @@ class LlamaLike:
         ).encode()
 
     def generate(self, request: ReceivedRequest) -> Script:
-        """The answer of a generation, paced by `rate`."""
+        """Return the answer of a generation, paced by `rate`."""
         return llama_answers.generation(request, self.model, self.tokens, self.rate)

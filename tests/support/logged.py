@@ -1,6 +1,6 @@
-"""What a program under test logged while a block ran: structlog's events and the standard library's records.
+"""Collects the log of a block: structlog's events and the standard library's records.
 
-Everything is taken from DEBUG on, so that a secret in the least of them is found.
+It collects from DEBUG on, so that tests find secrets in any of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 
 class Log(logging.Handler):
-    """`events` are ours, `records` are those of the libraries."""
+    """`events` are slotgate's, `records` are those of libraries."""
 
     def __init__(self, events: list[Any]) -> None:
         super().__init__(logging.DEBUG)
@@ -27,7 +27,7 @@ class Log(logging.Handler):
 
     @property
     def errors(self) -> list[str]:
-        """Whatever was logged at ERROR or above, or with a traceback: a fault of ours, a broken protocol."""
+        """Entries at ERROR or above, or with a traceback. They mean a bug or a broken protocol."""
         ours = [
             str(event)
             for event in self.events
@@ -38,17 +38,17 @@ class Log(logging.Handler):
 
     @property
     def text(self) -> str:
-        """All of it, tracebacks included."""
+        """The whole log as text, including tracebacks."""
         return "\n".join([*map(str, self.events), *map(self.format, self.records)])
 
     def expect(self, event: str) -> None:
-        """One of ours that is an error, and meant to be."""
+        """Remove an error event that the test expects."""
         found = [entry for entry in self.events if entry["event"] == event]
         assert len(found) == 1, self.text
         self.events.remove(found[0])
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        """Our events of this name."""
+        """Return slotgate's events of this name."""
         return [entry for entry in self.events if entry["event"] == event]
 
 

@@ -1,10 +1,10 @@
-"""The shorthand in which upstream scripts are written down.
+"""A shorthand for the bytes of upstream scripts.
 
 Upper-case names are bytes as they stand on the wire (`H`, `END`) or one server-sent event (`STOP`,
 `USE`, `DONE`, `T(text)`). Events are shown without HTTP chunking; `chunked` adds it. `T` leaves
 everything but control characters unescaped, so that U+2028 and emoji travel as raw UTF-8.
 
-Nothing here knows about sockets.
+This module does no IO.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 500: b"Internal 
 
 
 def text_event(text: str) -> bytes:
-    """One chat chunk whose only content is `text`."""
+    """Return a chat chunk whose only content is `text`."""
     return _HEAD + b'{"index":0,"delta":{"content":' + orjson.dumps(text) + b'},"finish_reason":null}]}\n\n'
 
 
@@ -34,17 +34,17 @@ T = text_event
 
 
 def numbered_event(index: int) -> bytes:
-    """A chat chunk that says its own number, so that a reader can match arrival with writing."""
+    """Return a chat chunk with its number, so that a reader can match arrivals with writes."""
     return text_event(f" {index}")
 
 
 def chunked(*parts: bytes) -> bytes:
-    """Each part as one HTTP chunk. The final chunk is `END` and is not added."""
+    """Return each part as one HTTP chunk, without the final chunk (`END`)."""
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part)
 
 
 def answer(status: int, body: object, *headers: bytes, content_type: bytes = JSON) -> bytes:
-    """A whole response with a content-length. `body` is bytes as they are, or anything orjson takes."""
+    """Return a whole response with a content-length. `body` is bytes, or a value for orjson."""
     content = body if isinstance(body, bytes) else orjson.dumps(body)
     lines = [
         b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b"Status")),
@@ -56,5 +56,5 @@ def answer(status: int, body: object, *headers: bytes, content_type: bytes = JSO
 
 
 def error_body(status: int, message: str, kind: str, **more: object) -> bytes:
-    """llama-server's error object."""
+    """Return llama-server's error object."""
     return orjson.dumps({"error": {"code": status, "message": message, "type": kind, **more}})

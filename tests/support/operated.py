@@ -1,6 +1,6 @@
-"""`slotgate serve` as an operator's browser finds it: a process that can be stopped and started again.
+"""`slotgate serve` for tests with a browser: a process that can be stopped and started again.
 
-For tests that are no coroutines: Playwright's loop and theirs do not share a thread.
+These tests are not coroutines, because Playwright's event loop needs the thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READY_WITHIN_S = 30.0
 
 
 class Operated:
-    """In front of the llama-server at `url`."""
+    """A gateway in front of the llama-server at `url`."""
 
     def __init__(self, folder: Path, url: str, model: str = "m") -> None:
         self.model = model
@@ -58,7 +58,7 @@ class Operated:
         self.stop()
 
     def start(self) -> None:
-        """Returns when a backend is ready."""
+        """Start the process, and return when a backend is ready."""
         command = [sys.executable, "-m", "slotgate", "serve", "--config", "slotgate.toml"]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Operated:
             timer.cancel()
 
     def stop(self) -> None:
-        """TERM; KILL if that is not obeyed."""
+        """Send TERM, and KILL if the process does not end."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -85,7 +85,7 @@ class Operated:
                 self._process.wait()
 
     def ask(self, method: str, path: str, *, key: str = OPERATOR_KEY, body: object = None) -> dict[str, Any]:
-        """A request beside the browser's, and its answer."""
+        """Send a request beside those of the browser, and return its answer."""
         connection = self._connection()
         try:
             content: dict[str, Any] = orjson.loads(_sent(connection, method, path, key, body).read())
@@ -94,14 +94,14 @@ class Operated:
             connection.close()
 
     def stream(self, tenant: str, text: str, **members: object) -> HeldStream:
-        """A tenant's chat, read in the background."""
+        """Run a tenant's chat, which a thread reads in the background."""
         connection = self._connection()
         body = chat(text, model=self.model) | members
         return HeldStream(connection, _sent(connection, "POST", CHAT, f"sg-{tenant}", body))
 
     @contextmanager
     def unread(self, tenant: str, text: str) -> Iterator[None]:
-        """A chat whose client leaves at the end of the block without having read a byte."""
+        """Run a chat whose client leaves at the end of the block without reading."""
         connection = self._connection()
         headers = {"Authorization": f"Bearer sg-{tenant}", "Content-Type": "application/json"}
         connection.request("POST", CHAT, orjson.dumps(chat(text, model=self.model)), headers)
@@ -111,7 +111,7 @@ class Operated:
             connection.close()
 
     def begin(self, tenant: str, text: str, **members: object) -> threading.Thread:
-        """The same for one that may have to wait: the thread ends with its answer."""
+        """Run a chat that may wait in the queue. Its thread ends with the answer."""
 
         def run() -> None:
             with self.stream(tenant, text, **members) as stream:
@@ -137,7 +137,7 @@ class Operated:
 
 
 class HeldStream:
-    """Leaving the block closes the connection, whatever has come."""
+    """A stream on a connection that is closed at the end of the block."""
 
     def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         self.id = response.headers["x-request-id"]

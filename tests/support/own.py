@@ -1,4 +1,4 @@
-"""Configurations whose backends are llama-servers of the gateway's own, and what to see of them."""
+"""Configurations with llama-servers that the gateway starts, and functions to inspect them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 
 
 def llama_command(model: Path, *arguments: str, slots: int = 1, before: str = "") -> list[str]:
-    """A real llama-server; `before` is a line of shell that runs first."""
+    """Write a script that runs a real llama-server. `before` is a line of shell that runs first."""
     need_the_wheel()
     found = Installed().server({})
     assert found is not None
@@ -28,12 +28,12 @@ def llama_command(model: Path, *arguments: str, slots: int = 1, before: str = ""
 
 
 def own_backend(name: str, command: list[str], **rest: object) -> dict[str, Any]:
-    """It serves the model of its own name."""
+    """Return a backend that serves a model of the same name."""
     return {"name": name, "command": command, "models": [name], "health_interval_s": 0.2, **rest}
 
 
 def own_settings(*backends: dict[str, Any], max_loaded: int = 0, **sections: Any) -> Settings:  # noqa: ANN401
-    """With `max_loaded`, all are of one group."""
+    """Return the configuration. With `max_loaded`, all backends are in one group."""
     group = {"group": [{"name": "gpu", "max_loaded": max_loaded}]} if max_loaded else {}
     entries = [{**backend, **({"group": "gpu"} if max_loaded else {})} for backend in backends]
     return parse({"server": SERVER, "backend": entries} | group | sections, {})
@@ -44,15 +44,15 @@ async def order(url: str, name: str, word: str) -> WholeResponse:
 
 
 async def shown(url: str) -> dict[str, Any]:
-    """The states of all backends, as `/ready` shows them."""
+    """Return the states of all backends, as `/ready` shows them."""
     entries = (await fetch(url, "GET", "/ready")).json["backends"]
     return {entry["name"]: entry["state"] for entry in entries}
 
 
 def llamas() -> list[int]:
-    """The processes behind a gateway's backends that are children of this process and run.
+    """Return the running children of this process that are backends of the gateway.
 
-    They are told their port; the llama-servers of fixtures choose one.
+    The gateway gives them a port, whereas the llama-servers of fixtures choose their own.
     """
     return [pid for pid in child_processes() if _port(command_line(pid)) not in ("", "0")]
 

@@ -1,9 +1,8 @@
-"""An ASGI server without sockets: drives an app with one request, in memory, under the test's control.
+"""An ASGI server in memory: it drives an app with one request, under the test's control.
 
-It behaves as uvicorn does where that matters: `send()` after the client left returns in silence, only
-`receive()` tells; a client that stops reading makes `send()` wait, and its leaving ends that wait. It
-also holds the app to the ASGI rules (one start, nothing after the end) and fails the app's task where they
-are broken. Works on a virtual-time loop.
+It behaves as uvicorn does: `send()` returns normally after the client left, and only `receive()` reports it.
+A client that stops reading makes `send()` wait, and its leaving ends that wait. It also checks the ASGI rules
+(one start, nothing after the end) and fails the app's task if the app breaks them. It works on virtual time.
 """
 
 from __future__ import annotations
@@ -63,16 +62,16 @@ class AsgiPeer:
         self.status: int | None = None
         self.headers: Headers = []
         self.body = bytearray()
-        """All bytes the client has taken."""
+        """The bytes that the client has read."""
         self.frames: list[bytes] = []
-        """All complete frames the client has taken."""
+        """The complete frames that the client has read."""
         self.sent = 0
-        """`send` calls that returned while the client was there."""
+        """The number of `send` calls that returned before the client left."""
         self.blocked = 0
-        """`send` calls that wait because the client does not read."""
+        """The number of `send` calls that wait because the client does not read."""
         self.gone = False
         self.complete = False
-        """The client has the whole response."""
+        """True if the client has the whole response."""
         self.pulse = Pulse()
         self.task: asyncio.Task[None] | None = None
         self._app = app
@@ -107,7 +106,7 @@ class AsgiPeer:
         finally:
             asyncio.get_running_loop().call_soon(self.pulse.beat)
 
-    # What the client does
+    # -- actions of the client
 
     def feed(self, data: bytes, *, more: bool = True) -> None:
         """Send a piece of the request body; `more=False` ends it."""
@@ -115,20 +114,20 @@ class AsgiPeer:
         self.pulse.beat()
 
     def disconnect(self) -> None:
-        """Leave. Sends that wait return, as under uvicorn."""
+        """Leave. Waiting sends return, as in uvicorn."""
         self.gone = True
         self.pulse.beat()
 
     def hold(self, when: Callable[[bytes], bool] = lambda _: True) -> None:
-        """Stop reading at the next send whose body satisfies `when`: it and all after it wait."""
+        """Stop reading. The next send whose body satisfies `when`, and all sends after it, wait."""
         self._hold = when
 
     def release(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._hold = None
         self.pulse.beat()
 
-    # What the test waits for
+    # -- waits of the test
 
     async def until(self, condition: Callable[[], object], within: float = 5.0) -> None:
         await self.pulse.until(lambda: condition() or self._crashed(), self, within)
@@ -136,25 +135,25 @@ class AsgiPeer:
             self._raise_crash()
 
     async def started(self, within: float = 5.0) -> int:
-        """The status, once the response has begun."""
+        """Return the status, once the response has begun."""
         await self.until(lambda: self.status is not None, within)
         assert self.status is not None
         return self.status
 
     async def next_frame(self, within: float = 5.0) -> bytes:
-        """The next server-sent frame. An end of the response before it is an AssertionError."""
+        """Return the next server-sent frame. Raises AssertionError if the response ends before it."""
         await self.until(lambda: len(self.frames) > self._frames_read or self.complete, within)
         assert len(self.frames) > self._frames_read, f"no further frame: {self}"
         self._frames_read += 1
         return self.frames[self._frames_read - 1]
 
     async def whole(self, within: float = 5.0) -> bytes:
-        """The body, once the response is complete."""
+        """Return the body, once the response is complete."""
         await self.until(lambda: self.complete, within)
         return bytes(self.body)
 
     async def ended(self, within: float = 5.0) -> None:
-        """Wait until the app has returned; raises what it raised."""
+        """Wait until the app has returned. Raises the app's exception."""
         assert self.task is not None
         done, _ = await asyncio.wait({self.task}, timeout=within)
         if not done:
@@ -172,7 +171,7 @@ class AsgiPeer:
         return content
 
     def _crashed(self) -> bool:
-        """The app raised, or left the client without a complete response."""
+        """Return True if the app raised, or left the client without a complete response."""
         if self.task is None or not self.task.done():
             return False
         failed = self.task.cancelled() or self.task.exception() is not None
@@ -184,7 +183,7 @@ class AsgiPeer:
             self.task.result()
         raise AssertionError(f"the app returned without completing its response: {self}")
 
-    # ASGI
+    # -- ASGI
 
     async def _receive(self) -> Message:
         while not self._inbox and not self.gone and not self.complete:

@@ -1,4 +1,4 @@
-"""Programs to supervise, and what the kernel knows of them."""
+"""Programs to supervise, and facts about processes from /proc."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ CHILD_PROGRAM = Path(__file__).with_name("child_program.py")
 
 
 def child_program(*habits: str) -> tuple[str, ...]:
-    """The command of a program to supervise; see `child_program.py` for its habits."""
+    """Return the command of a program to supervise. `child_program.py` lists its habits."""
     return (sys.executable, "-I", str(CHILD_PROGRAM), *habits)
 
 
 def vanishes(pid: int, within_s: float) -> bool:
-    """Whether process `pid`, not necessarily a child of ours, is over within that time."""
+    """Return True if process `pid`, which need not be a child, ends within that time."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -29,12 +29,12 @@ def vanishes(pid: int, within_s: float) -> bool:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of a running process, the program first."""
+    """Return the arguments of a running process, the program first."""
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
 def environment_of(pid: int) -> dict[bytes, bytes]:
-    """What a running process was started with."""
+    """Return the environment with which a running process was started."""
     lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
     return {name: value for name, _, value in (line.partition(b"=") for line in lines)}
 

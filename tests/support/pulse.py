@@ -1,7 +1,7 @@
-"""Waiting for something to become true, without sleeping and never for ever.
+"""Waits for conditions without sleeping, and with a limit.
 
-Whoever changes state calls `beat()`; whoever waits re-checks then. A wait that is not met in time
-is an `AssertionError` that says what was expected and what was there instead.
+Code that changes state calls `beat()`, and waiters check their condition again. A wait that reaches its limit
+raises an `AssertionError` that shows the expected and the actual state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Pulse:
-    """One condition variable for single-threaded code: no lock, any number of waiters."""
+    """A condition variable for single-threaded code, without a lock."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -32,7 +32,7 @@ class Pulse:
             self._waiters.discard(waiter)
 
     async def until(self, condition: Callable[[], object], what: object, within: float | None) -> None:
-        """Return once `condition()` is true. `what` is shown (as it is at that time) if it never is."""
+        """Return once `condition()` is true. The error shows `what` as it is at the limit."""
         try:
             async with asyncio.timeout(within):
                 while not condition():

@@ -1,4 +1,4 @@
-"""The steps a scripted upstream can play, as plain values.
+"""The steps of the scripts of a scripted upstream, as plain values.
 
 A script is a sequence of steps. After its last step the connection stays open for a next request
 (keep-alive) unless a step closed it. A script is cancelled the moment its client closes.
@@ -16,14 +16,14 @@ from tests.support.notation import END, H, chunked, numbered_event
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Hand `data` to the socket; returns when the socket's buffer is below its mark again."""
+    """Write `data`, and go on when the socket's buffer is below its mark again."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """`Sleep(0)` is one turn of the event loop."""
+    """Wait. `Sleep(0)` is one turn of the event loop."""
 
     seconds: float
 
@@ -42,9 +42,9 @@ class AwaitByte:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """`count` events (None: without end) at `rate` a second, each one HTTP chunk, on an absolute schedule.
+    """Write `count` events (None: for ever) at `rate` a second, each as one HTTP chunk, at absolute times.
 
-    When each was written is kept in `Request.frame_ns[index]`. `rate=inf`: as fast as the client takes them.
+    `ReceivedRequest.frame_ns[index]` has the time of each. `rate=inf` writes as fast as the client reads.
     """
 
     rate: float
@@ -54,7 +54,7 @@ class Paced:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """At least `total_bytes` of events, many to a chunk, as fast as the client takes them."""
+    """Write at least `total_bytes` of events, many to a chunk, as fast as the client reads."""
 
     total_bytes: int
     frame: bytes = field(default_factory=lambda: numbered_event(0))
@@ -62,17 +62,17 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Fin:
-    """Shut down our half. The connection counts as open until the client closes its own."""
+    """Shut down the sending half. The connection counts as open until the client closes its half."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rst:
-    """Reset: what was not delivered yet is lost."""
+    """Reset the connection. Bytes that were not delivered yet are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing more, for ever."""
+    """Wait for ever."""
 
 
 Step = Write | Sleep | Gate | AwaitByte | Paced | Flood | Fin | Rst | Stall
@@ -80,12 +80,12 @@ Script = Sequence[Step]
 
 
 def stream(*events: bytes) -> Script:
-    """A whole stream as llama-server sends it: head, one chunk an event, final chunk, FIN."""
+    """Return a whole stream as llama-server sends it: head, one chunk an event, final chunk, FIN."""
     return [Write(H), *(Write(chunked(event)) for event in events), Write(END), Fin()]
 
 
 def cut(data: bytes, *offsets: int, gap_s: float = 0.0) -> Script:
-    """`data` in writes that end at `offsets`, with a pause between so that each is read by itself.
+    """Return writes of `data` that end at `offsets`, with a pause between, so that each is read by itself.
 
     A gap of 0 (one loop turn) is enough for a reader on the same loop.
     """
@@ -95,5 +95,5 @@ def cut(data: bytes, *offsets: int, gap_s: float = 0.0) -> Script:
 
 
 def bytewise(data: bytes, gap_s: float = 0.0) -> Script:
-    """One byte a write."""
+    """Return writes of one byte each."""
     return cut(data, *range(1, len(data)), gap_s=gap_s)

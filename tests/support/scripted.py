@@ -1,6 +1,6 @@
-"""A scripted upstream: a real TCP (or Unix socket) server that answers as the test says.
+"""A scripted upstream: a real TCP (or Unix socket) server whose answers a test decides.
 
-Which script answers a request, first match:
+The first of these answers a request:
 
 1. `scripts[path]`, a script or a function of the request, also for control-plane paths;
 2. the control plane of `llama` (`/health`, `/props`, `/slots`, `/v1/models`, `/metrics`), in
@@ -8,9 +8,8 @@ Which script answers a request, first match:
 3. `responder(request)`, unless it returns None;
 4. `llama`'s own generation, in llama-server's byte shapes.
 
-Paths that generate occupy slots of `llama` in cases 3 and 4 and are deferred in silence when
-there is none, as llama-server does it. Leaving the block is an error if a client broke HTTP framing
-or a responder raised.
+In cases 3 and 4, paths that generate take slots of `llama`, and wait silently if none is free, as in
+llama-server. Leaving the block raises an error if a client broke HTTP framing or a responder raised.
 """
 
 from __future__ import annotations
@@ -41,19 +40,20 @@ class ScriptedUpstream:
         backlog: int = 1024,
         reading: bool = True,
     ) -> None:
-        """`accepting=False` listens but accepts nothing until `accept()`; with a small `backlog` a client's
-        connect then hangs. `reading=False` never reads from its connections.
+        """`accepting=False` accepts no connection until `accept()`, so a full `backlog` makes a connect hang.
+
+        `reading=False` never reads from its connections.
         """
         self.responder = responder
         self.scripts = dict(scripts or {})
         self.llama = llama or LlamaLike()
         self.connections: list[ScriptedConnection] = []
         self.requests: list[ReceivedRequest] = []
-        """Every request on every connection, in order of arrival, control plane included."""
+        """All requests in order of arrival, including the control plane."""
         self.generations: list[ReceivedRequest] = []
-        """Those of them that ask for work: all but the control plane."""
+        """All requests except those of the control plane."""
         self.open = 0
-        """Connections open now."""
+        """The number of open connections."""
         self.max_open = 0
         self.pulse = self.llama.pulse
         self.uds = uds
@@ -71,11 +71,11 @@ class ScriptedUpstream:
         return f"unix:{self.uds}" if self.uds else f"http://127.0.0.1:{self.port}"
 
     async def until(self, condition: Callable[[], object], within: float = 2.0) -> None:
-        """Wait until `condition()`; it is looked at whenever anything happens here."""
+        """Wait until the condition holds. It is checked at every change of this server."""
         await self.pulse.until(condition, self, within)
 
     async def generation(self, number: int = 0, within: float = 2.0) -> ReceivedRequest:
-        """The `number`th request for work, as soon as it is here."""
+        """Wait for the request for work of this number, and return it."""
         await self.until(lambda: len(self.generations) > number, within)
         return self.generations[number]
 
@@ -86,7 +86,7 @@ class ScriptedUpstream:
     async def all_closed(self, within: float = 2.0) -> None:
         await self.at_most_open(0, within)
 
-    # Listening
+    # -- listening
 
     async def __aenter__(self) -> Self:
         await self.listen()
@@ -102,7 +102,7 @@ class ScriptedUpstream:
                 raise
 
     async def close(self) -> None:
-        """Close everything, then raise what a client or a responder did wrong."""
+        """Close everything. Raises an error if a client or a responder failed."""
         self.stop_listening()
         self.abort_all()
         await self.all_closed()
@@ -111,7 +111,7 @@ class ScriptedUpstream:
                 raise AssertionError(f"{connection} failed") from connection.failure
 
     async def listen(self) -> None:
-        """Begin, or begin again on the same port after `stop_listening`."""
+        """Listen, or listen again on the same port after `stop_listening`."""
         sock = socket.socket(socket.AF_UNIX if self.uds else socket.AF_INET)
         sock.setblocking(False)
         if self.uds:
@@ -134,12 +134,12 @@ class ScriptedUpstream:
         await self._server.start_serving()
 
     def stop_listening(self) -> None:
-        """New connections are refused; those that are open stay."""
+        """Refuse new connections. Open connections stay."""
         assert self._server is not None
         self._server.close()
 
     def abort_all(self) -> None:
-        """What a client sees when the process dies: every connection ends, no final chunk."""
+        """End every connection without a final chunk, as if the process died."""
         for connection in self.connections:
             connection.abort()
 
@@ -150,7 +150,7 @@ class ScriptedUpstream:
         self.max_open = max(self.max_open, self.open)
         return connection
 
-    # What a connection asks
+    # -- called by connections
 
     def received(self, request: ReceivedRequest) -> None:
         self.requests.append(request)
@@ -178,7 +178,7 @@ class ScriptedUpstream:
 
 @contextmanager
 def refusing_url() -> Iterator[str]:
-    """A URL whose port is taken but not listening: every connect is refused."""
+    """Yield a URL whose port is taken and does not listen, so every connect is refused."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"

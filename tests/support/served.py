@@ -1,4 +1,4 @@
-"""`slotgate serve` as a process of its own, as a user runs it."""
+"""Runs `slotgate serve` as a process, as a user does."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Served:
         return await RawClient.connect(self.url, **options)
 
     async def says(self, text: str, within: float = 2.0) -> None:
-        """Wait until the log has it."""
+        """Wait until the log contains the text."""
         async with asyncio.timeout(within):
             while text not in self.log.read_text():
                 await asyncio.sleep(0.01)
 
     def complaints(self) -> list[str]:
-        """Lines of the log that are a warning or worse, or no log lines at all (a traceback)."""
+        """Lines of the log from WARNING on, and lines that are not JSON, such as tracebacks."""
         lines = self.log.read_text().splitlines()
         return [line for line in lines if not line.startswith("{") or '"level": "info"' not in line]
 
     async def exit_code(self, within: float = 15.0) -> int:
-        """When it ends by itself."""
+        """Wait until the process ends by itself, and return its exit code."""
         async with asyncio.timeout(within):
             return await self.process.wait()
 
@@ -57,7 +57,7 @@ class Served:
         return False
 
     async def stop(self, sign: signal.Signals = signal.SIGTERM, within: float = 15.0) -> int:
-        """The exit code; killed, and an error, if it does not end in time."""
+        """Stop the process and return its exit code. Raises an error if it must be killed."""
         if self.process.returncode is None:
             self.process.send_signal(sign)
         try:
@@ -71,7 +71,7 @@ class Served:
 
 @asynccontextmanager
 async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Served]:
-    """A running gateway with this configuration (without its `[server]` port)."""
+    """Run a gateway with this configuration. The port is chosen here."""
     tomllib.loads(configuration)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

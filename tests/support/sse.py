@@ -1,7 +1,7 @@
 """Cuts a body into server-sent events. No IO.
 
-A frame is everything up to and including a blank line (LF, CRLF or CR line ends), returned as it came.
-Comments are frames too: tests look at them.
+A frame is everything up to and including a blank line (LF, CRLF or CR line ends), unchanged. Comments are
+frames too, because tests check them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r(?=.)", re.DOTALL)
 class FrameReader:
     def __init__(self) -> None:
         self.rest = b""
-        """What came after the last complete frame."""
+        """The bytes behind the last complete frame."""
 
     def feed(self, data: bytes) -> list[bytes]:
         self.rest += data
@@ -28,13 +28,13 @@ class FrameReader:
 
 
 def data_of(frame: bytes) -> bytes:
-    """The data lines of a frame, joined as the standard says; empty for a comment."""
+    """Return the data lines of a frame, joined as the HTML standard says. Empty for a comment."""
     lines = [line for line in re.split(rb"\r\n|\n|\r", frame) if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
 
 def text_of(frame: bytes) -> str | None:
-    """The content of a chat chunk's first choice; None for any other frame."""
+    """Return the content of a chat chunk's first choice, or None for other frames."""
     content = data_of(frame)
     if not content.startswith(b"{"):
         return None
@@ -44,6 +44,6 @@ def text_of(frame: bytes) -> str | None:
 
 
 def index_of(frame: bytes) -> int | None:
-    """The number that `numbered_event` put into a frame; None for any other."""
+    """Return the number that `numbered_event` put into a frame, or None for other frames."""
     text = text_of(frame)
     return int(text) if text is not None and text.strip().isdigit() else None

@@ -1,7 +1,7 @@
 """Writes a llama model with random weights: 150 KB, thousands of tokens a second on one thread.
 
-It speaks only words and never ends by itself: dimension 0 of every embedding is a constant, and the output
-rows of the special tokens and of the byte tokens are pushed far down along it. Same seed, same file.
+It says only words and never ends by itself: dimension 0 of every embedding is a constant, and the output rows
+of the special tokens and of the byte tokens are pushed far down along it. The same seed gives the same file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ THINKING_TEMPLATE = (
     "{{ '<think>\n' if enable_thinking is not defined or enable_thinking else '<think>\n\n</think>\n\n' }}"
     "{% endif %}"
 )
-"""With it the model thinks before it speaks; by itself it would never cease to: a grammar closes the tag."""
+"""With this template the model reasons first. A grammar must close the tag, else it never ends."""
 
 _FIM = {"fim_pre": "<pre>", "fim_suf": "<suf>", "fim_mid": "<mid>"}
 """For code with a gap: what stands before it, behind it, and in it."""
@@ -51,7 +51,7 @@ _TYPES = gguf.TokenType
 
 
 def write_tiny_model(path: Path, seed: int = 7) -> None:
-    """Write the file in one step: whoever sees it sees all of it."""
+    """Write the file. It appears whole or not at all."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     writer = gguf.GGUFWriter(unfinished, "llama")
     _add_hyperparameters(writer)
@@ -112,7 +112,7 @@ def _add_weights(writer: gguf.GGUFWriter, random: np.random.Generator) -> None:
         writer.add_tensor(f"blk.0.{name}.weight", matrix(WIDTH, WIDTH))
     into_stream = {"attn_output": matrix(WIDTH, WIDTH), "ffn_down": matrix(WIDTH, FEED_FORWARD)}
     for name, weights in into_stream.items():
-        weights[0] = 0.0  # nothing is ever added to the constant
+        weights[0] = 0.0  # so that nothing is added to the constant
         writer.add_tensor(f"blk.0.{name}.weight", weights)
     writer.add_tensor("blk.0.ffn_gate.weight", matrix(FEED_FORWARD, WIDTH))
     writer.add_tensor("blk.0.ffn_up.weight", matrix(FEED_FORWARD, WIDTH))

@@ -1,7 +1,7 @@
-"""Usage records for tests: some to keep, a store in memory that can be held up and broken, and PostgreSQL.
+"""Usage records for tests, a store in memory that can stall and fail, and a PostgreSQL server.
 
-The PostgreSQL server is the system's own (Debian: package `postgresql`), run from a folder of the test's on a
-Unix socket, by another user where the tests run as root: it refuses to be root itself.
+The PostgreSQL server is the system's own (Debian: package `postgresql`). It runs in a temporary folder on a
+Unix socket. If the tests run as root, it runs as another user, because it refuses to run as root.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def record(number: int = 0, **members: Any) -> UsageRecord:  # noqa: ANN401
 
 
 class MemoryStore:
-    """`broken`: what `write` raises. `closed_gate()`: `write` does not return meanwhile."""
+    """`broken` is the error that `write` raises. During `closed_gate()`, `write` does not return."""
 
     place = "memory"
 
@@ -118,7 +118,7 @@ class MemoryStore:
 
 
 class PostgresServer:
-    """Started on a Unix socket in a folder of its own; `stop` and `start` again keep what is in it."""
+    """A server on a Unix socket in a folder of its own. `stop` and `start` keep its data."""
 
     def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
         self._programs = programs
@@ -153,13 +153,13 @@ class PostgresServer:
         raise AssertionError("PostgreSQL did not become ready: " + (self._folder / "log").read_text())
 
     def fresh(self) -> str:
-        """The URL of a new database."""
+        """Create a database and return its URL."""
         name = f"t{secrets.token_hex(6)}"
         self._run("createdb", "-h", str(self._folder), "-U", self._owner, name)
         return self.url.replace("/postgres?", f"/{name}?")
 
     def stop(self) -> None:
-        """At once, with all its connections; what was committed stays."""
+        """Stop at once and end all connections. Committed data stays."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)
@@ -171,7 +171,7 @@ class PostgresServer:
 
 
 def postgres_programs() -> Path | None:
-    """The folder of the newest PostgreSQL that is installed."""
+    """Return the program folder of the newest PostgreSQL that is installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[4]))
     if found:
         return found[-1].parent

@@ -1,4 +1,4 @@
-"""The shipped event loop whose clock jumps, with one more rule: no turn of it may block in real time."""
+"""The virtual-time event loop of slotgate.testing, which here also fails turns that block in real time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _GuardedSelector(JumpingSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, Result], *, blocking_limit_s: float = 0.25) -> Result:
-    """`asyncio.run` on virtual time, which begins at 0. One turn may take `blocking_limit_s` of real time."""
+    """Run a coroutine on virtual time. One turn may take `blocking_limit_s` of real time."""
     loop = lambda: VirtualTimeLoop(_GuardedSelector(blocking_limit_s))  # noqa: E731
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(main)
