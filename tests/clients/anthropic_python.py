@@ -48,7 +48,7 @@ def params(ask: ClientRequest) -> dict[str, Any]:
 
 
 def failure_of(error: anthropic.APIError) -> ClientFailure:
-    """What is not in Anthropic's shape stands beside type and message."""
+    """Return the failure. Members that Anthropic does not have are beside `type` and `message`."""
     if not isinstance(error, anthropic.APIStatusError):
         return ClientFailure(type(error).__name__, message=error.message)
     said = error.body["error"] if isinstance(error.body, dict) else {}

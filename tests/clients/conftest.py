@@ -1,4 +1,4 @@
-"""The programs and packages outside Python that some clients need."""
+"""Checks for the programs and packages outside Python that some clients need."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.fixtures import quick_probes
 __all__ = ["node_clients", "quick_probes", "what_the_client_needs"]
 
 NODE = 20
-"""The oldest version that the packages support."""
+"""The oldest version of Node that the packages support."""
 
 
 @pytest.fixture(scope="session")
 def node_clients() -> None:
-    """Skips, with the reason, where the Node clients cannot run. `make install` installs their packages."""
+    """Skip the test if the Node clients cannot run. `make install` installs their packages."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     version = subprocess.run(("node", "--version"), capture_output=True, text=True, check=True).stdout.strip()

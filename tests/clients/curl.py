@@ -1,4 +1,4 @@
-"""curl, in the versions of HTTP that it can be told to speak. It shows the stream as it is."""
+"""curl with different versions of HTTP. It shows the bytes of the stream."""
 
 from __future__ import annotations
 

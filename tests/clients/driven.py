@@ -1,6 +1,6 @@
-"""What a test asks a client to do, and what the client told its user in the end.
+"""The interface by which tests drive all clients: a request, and a report of what the user got.
 
-Every client of every endpoint is driven through one function, `Run`, so that one test holds for all of them.
+Every client of every endpoint has one function, `Run`, so that one test covers all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ClientFailure:
-    """What the client raised, or the last event of a Responses stream, which raises nothing."""
+    """The client's exception, or the last event of a failed Responses stream, which raises nothing."""
 
     kind: str
     """The name of the exception's class."""
@@ -36,14 +36,14 @@ class ClientFailure:
 @dataclass(slots=True)
 class ClientReport:
     pieces: list[str] = field(default_factory=list)
-    """The texts that a user would see appear, in their order."""
+    """The pieces of text that a user sees, in order."""
     finish: str | None = None
     tokens: int | None = None
     """Tokens of output, as the client counts them."""
     call: tuple[str, str] | None = None
-    """A tool's name and its arguments, put together by the client."""
+    """The name and the arguments of the tool call, as the client assembled them."""
     request_id: str | None = None
-    """Where a client shows it for a success."""
+    """The request id, if the client shows it for a success."""
     failure: ClientFailure | None = None
 
     @property
@@ -53,11 +53,11 @@ class ClientReport:
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """One streaming request. The client makes no second try."""
+    """A streaming request. The client must not retry it."""
 
     gateway: Gateway
     url: str = ""
-    """Another way to the gateway."""
+    """The base URL, if it is not the gateway's own."""
     prompt: str = "hi"
     max_tokens: int | None = 8
     model: str = "m"
@@ -65,9 +65,9 @@ class ClientRequest:
     tools: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     leave_after: int | None = None
-    """Pieces of text after which the client stops, in the way its documentation tells."""
+    """The number of pieces after which the client stops the stream as its documentation says."""
     on_left: Callable[[], Awaitable[None]] | None = None
-    """Runs when it has, while the client object is still open."""
+    """Called after the stop, while the client object is still open."""
 
     @property
     def base(self) -> str:
@@ -92,15 +92,15 @@ Run = Callable[[ClientRequest], Awaitable[ClientReport]]
 class DrivenClient:
     name: str
     path: str
-    """The endpoint that it uses."""
+    """The path of the endpoint that the client uses."""
     run: Run
     needs_node: bool = False
     errors: dict[int, str] = field(default_factory=dict)
-    """The exception for each status; for 200 that of a stream which fails on its way."""
+    """Status -> name of the exception. 200 has the exception of a stream that fails."""
 
 
 def in_a_thread(body: Callable[[ClientRequest, ClientReport, Callable[[], None]], None]) -> Run:
-    """Runs a synchronous client; what it calls when it has left runs in the loop of the test."""
+    """Return a run of a synchronous client in a thread. Callbacks run in the event loop of the test."""
 
     async def run(ask: ClientRequest) -> ClientReport:
         told, loop = ClientReport(), asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""All clients, for tests that hold for each of them."""
+"""All clients, for tests of each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = (
     *curl.CLIENTS,
 )
 WITH_TOOLS = tuple(c for c in CLIENTS if c.path != "/v1/completions" and not c.name.startswith("curl"))
-"""curl shows chunks as they come; who puts a call together from them is another program."""
+"""The clients that assemble tool calls. curl does not, because it only shows chunks."""
 
 every_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 every_client_with_tools = pytest.mark.parametrize("client", WITH_TOOLS, ids=lambda client: client.name)

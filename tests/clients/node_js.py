@@ -21,10 +21,10 @@ from tests.support.gateway import CHAT
 
 HOME = Path(__file__).with_name("node")
 WITHIN_S = 30.0
-"""For one whole run; the programs take half a second to start."""
+"""The time limit of a run. Starting the programs takes half a second."""
 ERRORS = openai_python.ERRORS
 AI_SDK_ERRORS = {**dict.fromkeys(ERRORS, "AI_APICallError"), 200: "Object"}
-"""An error inside a stream reaches the user as the object that the gateway sent."""
+"""In the AI SDK, an error inside a stream reaches the user as the object that the gateway sent."""
 
 
 def drives(client: str) -> Run:

@@ -31,7 +31,7 @@ ERRORS = {
     503: "InternalServerError",
 }
 EVENTS = {**ERRORS, 200: "response.failed"}
-"""A Responses stream that fails says so in an event, and raises nothing."""
+"""A failed Responses stream ends with an event, and the client raises nothing."""
 CHAT_TOOL = {"type": "function", "function": {"name": TOOL, "parameters": PARAMETERS, "strict": True}}
 RESPONSES_TOOL = {"type": "function", "name": TOOL, "parameters": PARAMETERS, "strict": True}
 
@@ -47,7 +47,7 @@ def options(ask: ClientRequest) -> dict[str, Any]:
 
 @asynccontextmanager
 async def async_client(ask: ClientRequest) -> AsyncIterator[AsyncOpenAI]:
-    """Proxy variables of the environment are none of the tests' business."""
+    """Return an HTTP client that ignores the proxy variables of the environment."""
     async with DefaultAsyncHttpxClient(trust_env=False) as http:
         yield AsyncOpenAI(http_client=http, **options(ask))
 
@@ -82,7 +82,7 @@ def response_params(ask: ClientRequest) -> dict[str, Any]:
     return params | ({"tools": [RESPONSES_TOOL]} if ask.tools else {})
 
 
-# -- what a chunk or an event tells the user
+# -- reading chunks and events
 
 
 def hear_chunk(told: ClientReport, chunk: Any) -> None:  # noqa: ANN401
@@ -131,7 +131,7 @@ def create(
     params: Callable[[ClientRequest], Any],
     hear: Callable[[ClientReport, Any], None],
 ) -> tuple[Run, Run]:
-    """`client.….create(stream=True)`, asynchronous and not."""
+    """Return runs of `client.….create(stream=True)`, asynchronous and synchronous."""
 
     async def run(ask: ClientRequest) -> ClientReport:
         told = ClientReport()
@@ -167,7 +167,7 @@ def create(
 
 
 async def chat_helper(ask: ClientRequest) -> ClientReport:
-    """`client.chat.completions.stream`, which adds up what came."""
+    """Runs of `client.chat.completions.stream`, which accumulates the chunks."""
     told = ClientReport()
     try:
         async with async_client(ask) as client:
@@ -193,7 +193,7 @@ async def chat_helper(ask: ClientRequest) -> ClientReport:
 
 
 async def responses_helper(ask: ClientRequest) -> ClientReport:
-    """`client.responses.stream`, which adds up what came."""
+    """Runs of `client.responses.stream`, which accumulates the events."""
     told = ClientReport()
     try:
         async with async_client(ask) as client:

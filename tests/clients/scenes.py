@@ -1,6 +1,7 @@
-"""What a scripted llama-server says on each endpoint: the same short story in each protocol.
+"""The same short answer of a llama-server in the protocol of each endpoint.
 
-The words are `WORDS`. `events` is a whole stream, event by event; tests cut it, stop it or go on for ever.
+Its words are `WORDS`. `events` is a whole stream, event by event. Tests truncate it, stop it, or repeat it
+for ever.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ def events(path: str, words: list[str] = WORDS) -> list[bytes]:
 
 
 def first_word(path: str) -> int:
-    """Where the first event with output stands."""
+    """The index of the first event with output."""
     return next(index for index, event in enumerate(events(path)) if b" one" in event)
 
 
 def whole(path: str, *before: Step) -> Script:
-    """The stream, after whatever the test puts between its headers and its first event."""
+    """Return the script of the stream, with further steps between its headers and its first event."""
     told = (Write(chunked(event)) for event in events(path))
     return [Write(STREAM_HEAD), *before, *told, Write(END), Fin()]
 
 
 def endless(path: str) -> Script:
-    """The stream up to its first word, and that word over and over."""
+    """Return a stream that repeats its first word for ever."""
     at = first_word(path)
     begun, word = events(path)[:at], events(path)[at]
     return [Write(STREAM_HEAD + chunked(*begun)), Paced(rate=100, frame=lambda _: word)]
 
 
 def cut(path: str) -> Script:
-    """The stream up to its second word, and the end of the connection without the end of the body."""
+    """Return a stream whose connection closes after the second word."""
     return [Write(STREAM_HEAD), Write(chunked(*events(path)[: first_word(path) + 2])), Fin()]
 
 
@@ -70,7 +71,7 @@ def _delta(delta: dict[str, Any]) -> bytes:
 
 
 def tool_events(path: str) -> list[bytes]:
-    """A thought, and a call with its arguments in two pieces."""
+    """Reasoning, and a tool call with its arguments in two pieces."""
     return {CHAT: _chat_tool, "/v1/responses": _response_tool, "/v1/messages": _message_tool}[path]()
 
 
@@ -83,7 +84,7 @@ def _chat_tool() -> list[bytes]:
 
 
 def _response_tool() -> list[bytes]:
-    """No id in the call, no part of the reasoning, no end of the arguments: llama-server leaves them out."""
+    """As in llama-server, without an id of the call, parts of the reasoning, and an end of the arguments."""
     created, in_progress, *_, completed = response_events(WORDS, _FILE)
     thinking = {"id": _REASONING_ID, "summary": [], "type": "reasoning", "encrypted_content": ""}
     thought = {**thinking, "content": [{"text": "".join(THOUGHT), "type": "reasoning_text"}]}

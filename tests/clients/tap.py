@@ -1,6 +1,6 @@
-"""A wire between a client and the gateway on which the test sees what passes to the client.
+"""A proxy between a client and the gateway that keeps the bytes for the client.
 
-Clients hide keep-alives from their users; here they can be counted.
+Clients hide keep-alives from their users. Here tests can count them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tests.support.gateway import CHAT
 
 PINGS = (b": keep-alive\n\n", b"event: ping\n")
-"""Keep-alives that are no chunks."""
+"""The keep-alives of protocols without empty chunks."""
 _CHUNKS = {
     CHAT: b'"delta":{},"finish_reason":null',
     "/v1/completions": b'"text":"","logprobs":null,"finish_reason":null',
@@ -21,7 +21,7 @@ _CHUNKS = {
 
 
 def look_of_keepalives(path: str, form: str) -> bytes:
-    """What is in each of them, and in nothing else on this endpoint."""
+    """Bytes that are in each keep-alive of the endpoint, and nowhere else."""
     if path == "/v1/messages":
         return PINGS[1]
     return _CHUNKS.get(path, PINGS[0]) if form == "chunk" else PINGS[0]
@@ -31,11 +31,11 @@ class Tap:
     def __init__(self) -> None:
         self.url = ""
         self.seen = bytearray()
-        """Everything that the gateway sent, on all connections."""
+        """The bytes that the gateway sent on all connections."""
         self.on_seen: Callable[[bytearray], None] = lambda _: None
 
     async def carry(self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to the end of both halves."""
+        """Relay one connection until both halves have ended."""
         parts = urlsplit(url)
         there, onward = await asyncio.open_connection(parts.hostname, parts.port)
         forth = asyncio.create_task(_pass(reader, onward))
@@ -61,7 +61,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def tapped(url: str) -> AsyncIterator[Tap]:
-    """`tap.url` leads to `url`."""
+    """Run a proxy. `tap.url` leads to `url`."""
     tap, running = Tap(), set[asyncio.Task[None]]()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

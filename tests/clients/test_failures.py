@@ -1,4 +1,4 @@
-"""An error reaches the user as the client's own exception, with our code and the id of the request."""
+"""Errors reach the user as the client's own exception, with slotgate's code and the request id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def gateway_for(client: DrivenClient, script: Script, **sections: Any) -> 
 
 
 def raised(client: DrivenClient, status: int, failure: ClientFailure | None) -> ClientFailure:
-    """It is the exception that the client has for this, and tells which request it was."""
+    """Check that the exception is the client's own for this status, and has the request id."""
     assert failure is not None
     assert failure.kind == client.errors[status]
     if client.path == "/v1/messages" and status == 503:
@@ -77,7 +77,7 @@ async def test_a_fault_of_the_backend(client: DrivenClient) -> None:
 
 @asynccontextmanager
 async def busy_gateway(limits: dict[str, float]) -> AsyncIterator[Gateway]:
-    """Its only slot is taken."""
+    """Run a gateway whose only slot is busy."""
     fu = ScriptedUpstream(scripts={CHAT: endless(CHAT)}, llama=LlamaLike(slots=1))
     async with fu, running_gateway(settings_for(fu.url, admission=limits)) as gateway:
         async with await gateway.client() as running:
@@ -103,7 +103,7 @@ async def test_a_full_queue(client: DrivenClient) -> None:
 
 @every_client
 async def test_a_truncated_stream_is_an_error(client: DrivenClient) -> None:
-    """What came before stays with the user."""
+    """The user keeps the text that came before."""
     async with gateway_for(client, cut(client.path)) as gateway:
         told = await client.run(ClientRequest(gateway, headers=ID))
     assert told.pieces[:2] == [" one", " two"][: len(told.pieces)]
@@ -114,7 +114,7 @@ async def test_a_truncated_stream_is_an_error(client: DrivenClient) -> None:
 
 @every_client
 async def test_an_error_after_keepalives_is_an_error(client: DrivenClient) -> None:
-    """The status was spent on the first keep-alive."""
+    """The status 200 was sent with the first keep-alive."""
     late: Script = [
         Sleep(0.2),
         Write(answer(400, error_body(400, "too much of it", "invalid_request_error"))),

@@ -1,4 +1,4 @@
-"""Silence is broken on the wire, and no user sees anything of it."""
+"""Keep-alives are on the wire, and users do not see them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = 4
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @every_client
 async def test_keepalives_reach_the_client_library_and_not_its_user(client: DrivenClient, form: str) -> None:
-    """The backend is silent until some have passed."""
+    """The backend is silent until some keep-alives have passed."""
     heard = asyncio.Event()
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})
     streaming = {"keepalive": form, "keepalive_interval_s": 0.05}
@@ -46,7 +46,7 @@ async def test_keepalives_reach_the_client_library_and_not_its_user(client: Driv
 
 @every_client
 async def test_a_client_can_turn_keepalives_off(client: DrivenClient) -> None:
-    """Several would have been due."""
+    """The backend is silent while several keep-alives would be due."""
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Sleep(0.3))})
     streaming = {"keepalive_interval_s": 0.05}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:

@@ -1,4 +1,4 @@
-"""Every client has a way to stop a stream. It frees the slot, while the client lives on."""
+"""Stopping a stream in a client frees the slot, while the client object stays open."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
 async def test_stopping_a_stream_of_a_real_model_frees_its_slot(
     client: DrivenClient, tiny_llama: RealLlama
 ) -> None:
-    """A model that would go on to the end of its context; the next request has its slot."""
+    """The model would go on to the end of its context, and the next request gets its slot."""
     async with running_gateway(settings_for(tiny_llama.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool
 

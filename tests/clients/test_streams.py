@@ -1,4 +1,4 @@
-"""A stream through every client: what the real llama-server says is what the user reads."""
+"""Streams of a real llama-server through every client: the user reads the model's text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.scripted import ScriptedUpstream
 pytestmark = pytest.mark.anyio
 
 LONG = " ".join(["word"] * 500)
-"""About 3,500 tokens of this model."""
+"""A prompt of about 3,500 tokens."""
 COUNT = 12
 
 
 async def said_by(llama: RealLlama, prompt: str, path: str) -> str:
-    """The model's answer without gateway or client."""
+    """Return the model's answer without gateway and client."""
     if path == "/v1/completions":
         body: dict[str, object] = {"prompt": prompt}
     else:
@@ -64,7 +64,7 @@ async def test_keepalives_of_a_long_prompt_change_nothing(
 
 @every_client_with_tools
 async def test_a_tool_call_is_assembled(client: DrivenClient) -> None:
-    """And a thought before it disturbs nobody."""
+    """Reasoning before the call does not disturb the clients."""
     fu = ScriptedUpstream(scripts={client.path: stream(*tool_events(client.path))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         told = await client.run(ClientRequest(gateway, tools=True, max_tokens=None))

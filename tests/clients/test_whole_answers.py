@@ -1,4 +1,4 @@
-"""What does not stream, through the official clients: answers, vectors, counts, lists."""
+"""Requests without a stream through the official clients: answers, vectors, counts and lists."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_openai_models(tiny_llama: RealLlama) -> None:
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 async def test_openai_embeddings(encoding: str, run_llama: RunLlama, tiny_model: Path) -> None:
-    """Base64 is what the client asks for by itself."""
+    """The client asks for base64 by default."""
     llama = run_llama(RealLlama(tiny_model, args=("--embeddings", "--pooling", "mean")))
     async with gateway_before(llama) as gateway, openai_python.async_client(ClientRequest(gateway)) as client:
         given = {"encoding_format": encoding} if encoding == "float" else {}

@@ -1,6 +1,6 @@
-"""One browser, one real llama-server and one gateway for the tests of the pages; each has its own context.
+"""One browser, one real llama-server and one gateway for all tests of the pages.
 
-Tests that stop a gateway have one of their own.
+Each test has a browser context of its own. Tests that stop a gateway start one of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def chat_llama(small_model: Path) -> Iterator[RealLlama]:
-    """Slow enough to be watched: about 100 tokens a second."""
+    """A llama-server that is slow enough to watch: about 100 tokens a second."""
     with RealLlama(small_model, slots=2, context=8192) as llama:
         yield llama
 
@@ -43,14 +43,14 @@ def operated(tmp_path_factory: pytest.TempPathFactory, chat_llama: RealLlama) ->
 
 @pytest.fixture
 def restarted(tmp_path: Path, chat_llama: RealLlama) -> Iterator[Operated]:
-    """One that is stopped and started again."""
+    """A gateway that the test stops and starts."""
     with Operated(tmp_path, chat_llama.url) as gateway:
         yield gateway
 
 
 @pytest.fixture
 def look(browser: Browser, operated: Operated) -> Iterator[Looks]:
-    """Opens a context of its own: `look(**DARK)`. In the end no console may have complained."""
+    """Open pages in a new context, as in `look(**DARK)`. Fails if a console reports errors."""
     opened: list[Look] = []
 
     def open_one(gateway: Operated = operated, **options: Any) -> Look:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Both pages by the rules of axe: signed out and in, in light, in dark and on a phone, empty and at work."""
+"""Both pages pass axe: signed out and in, in light, in dark and on a phone, idle and busy."""
 
 from __future__ import annotations
 

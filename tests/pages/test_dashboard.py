@@ -12,11 +12,11 @@ from tests.pages.conftest import Looks
 from tests.support.operated import Operated
 
 LONG: dict[str, Any] = {"max_tokens": 1500, "ignore_eos": True}
-"""A stream that runs until somebody ends it."""
+"""A stream that runs until it is cancelled."""
 
 
 def count(page: Page, state: str, number: int) -> None:
-    """Wait until so many cells are in this state."""
+    """Wait until this number of slots is in the state."""
     expect(page.locator(f'.backend .cell[data-state="{state}"]')).to_have_count(number, timeout=10_000)
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the README, taken of the real thing: `make screenshots`. Elsewhere they are not taken."""
+"""Takes the pictures of the README. Only `make screenshots` runs these tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="SLOTGATE_SCREENSHOTS names n
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, small_model: Path) -> Iterator[Operated]:
-    """Six slots, with a past of a minute and a half."""
+    """A gateway with six slots and a minute and a half of history."""
     with (
         RealLlama(small_model, slots=6, context=12288) as llama,
         Operated(tmp_path_factory.mktemp("busy"), llama.url, "smollm2-135m") as gateway,

@@ -17,7 +17,7 @@ def say(page: Page, text: str) -> None:
 
 
 def body_in(line: str) -> dict[str, object]:
-    """What the shell would hand to curl as the body."""
+    """Return the body that the shell would pass to curl."""
     words = shlex.split(line)
     body: dict[str, object] = json.loads(words[words.index("-d") + 1])
     return body
@@ -130,4 +130,4 @@ def test_the_playground_works_after_a_restart_of_the_gateway(look: Looks, restar
     restarted.start()
     say(page, "Hello again!")
     expect(page.locator(".message .said")).to_contain_text("tokens")
-    one.complaints.clear()  # the browser notes the 401 of the session that is gone
+    one.complaints.clear()  # the browser logs the 401 of the ended session

@@ -1,4 +1,4 @@
-"""HTTP messages and server-sent frames are read the same however the bytes are cut."""
+"""HTTP messages and server-sent frames do not depend on how their bytes are cut."""
 
 from __future__ import annotations
 

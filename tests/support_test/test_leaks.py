@@ -1,4 +1,4 @@
-"""The leak checks see what is left, and only that."""
+"""The leak checks find leaks and nothing else."""
 
 from __future__ import annotations
 

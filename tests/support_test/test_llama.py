@@ -1,4 +1,4 @@
-"""The real llama-server starts, speaks, stops and is gone."""
+"""The real llama-server of the fixtures starts, answers, stops and leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The llama-like mode has slots, defers in silence and answers in llama-server's shapes."""
+"""`LlamaLike` has slots, defers silently, and answers in llama-server's shapes."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.anyio
 BODY = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 3}
 PATHS = ["/v1/chat/completions", "/v1/completions", "/completion", "/v1/responses", "/v1/messages"]
 SHORTENED = {"generation_settings", "params", "meta", "ui_settings", "chat_template_caps", "details"}
-"""Objects of which the scripted upstream sends only some keys."""
+"""Objects of which the scripted upstream sends only some members."""
 
 
 def shape(value: object) -> object:
-    """The keys in their order and the kinds of the values; numbers are one kind."""
+    """Return the keys in order with the kinds of their values. All numbers are one kind."""
     if isinstance(value, dict):
         return [(key, "..." if key in SHORTENED else shape(item)) for key, item in value.items()]
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The in-memory peer behaves as uvicorn with a client at its other end."""
+"""`AsgiPeer` behaves as uvicorn does with a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted upstream does what scripts say and sees what clients do."""
+"""The scripted upstream plays its scripts and records its clients."""
 
 from __future__ import annotations
 

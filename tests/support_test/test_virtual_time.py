@@ -1,4 +1,4 @@
-"""The virtual clock jumps, keeps order, and says so when nothing can ever happen again."""
+"""The virtual clock jumps, keeps the order of timers, and reports a loop that is blocked for ever."""
 
 from __future__ import annotations
 

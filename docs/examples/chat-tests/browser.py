@@ -1,6 +1,6 @@
-"""A browser that the system has, and the page of the application in front of it.
+"""The system's browser, driven by Playwright, and a web server for the page of the application.
 
-Playwright drives it; its own browsers are not downloaded.
+Playwright's own browsers are not downloaded.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 def chromium() -> str | None:
-    """The program, if the system has it."""
+    """Return the browser of the system, or None."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
@@ -44,12 +44,12 @@ def browser(program: str) -> Iterator[Any]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nobody reads it."""
+        """Drop the log, because no one reads it."""
 
 
 @contextlib.contextmanager
 def served_page() -> Iterator[str]:
-    """The origin under which the folder's pages are served, as the application's own web server would."""
+    """Serve the pages of the folder, as the application's web server would. Yields the origin."""
     handler = functools.partial(_Quiet, directory=str(FOLDER))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,7 @@
-"""A chat in a browser, and a broken one. The workflow runs it by `slotgate ci -- python browser_chat.py`."""
+"""A chat in a browser, and a chat whose stream fails.
+
+The workflow runs it by `slotgate ci -- python browser_chat.py`.
+"""
 
 import functools
 import http.server
@@ -8,7 +11,7 @@ import threading
 
 from browser import FOLDER, browser, chromium, page_url, send
 
-PORT = 8765  # what the workflow tells slotgate with --allow-origin
+PORT = 8765  # the origin that the workflow names with --allow-origin
 
 
 def main() -> None:

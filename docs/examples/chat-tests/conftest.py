@@ -1,4 +1,4 @@
-"""What the tests of this example share: asking the gateway with nothing but the standard library."""
+"""A client for the tests of this example. It needs only the standard library."""
 
 import json
 import urllib.request
@@ -9,13 +9,13 @@ import pytest
 
 
 class Chat:
-    """A client of the application under test would stand here."""
+    """Stands for the client code of the application under test."""
 
     def __init__(self, slotgate: Any) -> None:
         self._slotgate = slotgate
 
     def open(self, said: str, **members: Any) -> Any:
-        """The answer as it comes."""
+        """Send the request and return the open response."""
         body = {"model": "fake", "messages": [{"role": "user", "content": said}], **members}
         request = urllib.request.Request(
             f"{self._slotgate.url}/v1/chat/completions",
@@ -25,12 +25,12 @@ class Chat:
         return urllib.request.urlopen(request, timeout=10)
 
     def ask(self, said: str, **members: Any) -> Any:
-        """The message of an answer that is no stream."""
+        """Return the message of an answer without a stream."""
         with self.open(said, **members) as answer:
             return json.load(answer)["choices"][0]["message"]
 
     def stream(self, said: str, **members: Any) -> Iterator[dict[str, Any]]:
-        """The chunks of a stream, each as soon as it is there; `[DONE]` is `{}`."""
+        """Yield the chunks of a stream as they come. `[DONE]` becomes `{}`."""
         with self.open(said, stream=True, **members) as answer:
             for line in answer:
                 if line.startswith(b"data: "):

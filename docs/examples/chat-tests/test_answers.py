@@ -1,4 +1,4 @@
-"""What the model says is what the test told it to say."""
+"""The model says what the test tells it to say."""
 
 import concurrent.futures
 import json
@@ -25,7 +25,7 @@ def test_a_tool_is_called(chat: Any, scripted_llama: Any) -> None:
 
 
 def test_words_arrive_when_the_model_says_them(chat: Any, scripted_llama: Any) -> None:
-    """The test leads: the model says a word, the client has it, and only then the model says the next."""
+    """The test leads the answer: it lets the model say the next word when the client has the last one."""
     scripted_llama.lead()
     with concurrent.futures.ThreadPoolExecutor() as threads:
         chunks = chat.stream("count")

@@ -1,4 +1,4 @@
-"""What the application does when the model fails: each failure is one line of the test."""
+"""The application when the model fails. One line makes the model fail."""
 
 import urllib.error
 from typing import Any

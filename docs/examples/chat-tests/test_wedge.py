@@ -1,7 +1,7 @@
-"""One slot; a browser gets its answer, and neither reads on nor closes the stream. The next turn is served.
+"""A browser gets its answer from a server with one slot, and then neither reads on nor closes the stream.
 
-A server that holds a slot for as long as a response is open answers the second turn never: not slotgate. The
-slot is given back when the model has finished, whatever the reader does.
+A server that keeps the slot while the response is open would never answer the next turn. slotgate releases
+the slot when the model has finished, whatever the browser does.
 """
 
 import json
@@ -17,7 +17,7 @@ TIMEOUT_MS = 30_000
 UNREAD_BYTES = 60_000_000 + sum(
     int(Path(f"/proc/sys/net/ipv4/tcp_{side}mem").read_text().split()[2]) for side in "rw"
 )
-"""More than the two ends of a connection hold, and what the browser takes beyond that."""
+"""More bytes than the socket buffers and the browser hold."""
 PROGRAM = chromium()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
@@ -30,13 +30,13 @@ def origin() -> Iterator[str]:
 
 @pytest.fixture
 def slotgate_settings(origin: str) -> dict[str, Any]:
-    """The page comes from somewhere else: the gateway has to know it. An unread answer may be long here."""
+    """Allow the origin of the page, and allow long unread answers."""
     return {"server": {"cors_origins": [origin]}, "streaming": {"stream_buffer_bytes": 2 * UNREAD_BYTES}}
 
 
 @pytest.fixture
 def slotgate_script() -> dict[str, Any]:
-    """One slot; behind what the page wants to see comes more than browser and sockets hold for it."""
+    """One slot, and an answer that is longer than browser and sockets hold."""
     word = " " + "x" * 32_000
     long = "The answer." + word * (UNREAD_BYTES // len(word))
     return {
@@ -63,12 +63,12 @@ def test_a_browser_that_stops_reading_does_not_block_the_next_turn(
     send(page, "the next question")
     page.wait_for_selector("li:nth-child(2)[data-state=complete]", timeout=TIMEOUT_MS)
     assert page.text_content("li:nth-child(2)") == "The next answer."
-    assert "running" in outcomes(slotgate)  # the first stream is open all the same
+    assert "running" in outcomes(slotgate)  # the first stream is still open
     assert scripted_llama.ever_deferred == 0
 
 
 def outcomes(slotgate: Any) -> list[str]:
-    """What has become of the requests, as the operator sees it."""
+    """Return the outcomes of the requests, as the operator sees them."""
     headers = {"Authorization": f"Bearer {slotgate.operator_key}"}
     request = urllib.request.Request(f"{slotgate.url}/admin/requests", headers=headers)
     with urllib.request.urlopen(request, timeout=10) as answer:

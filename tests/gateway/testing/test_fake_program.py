@@ -1,4 +1,4 @@
-"""`slotgate fake` as a process: up, told to stop, and as the command of a gateway's backend."""
+"""`slotgate fake` as a process, and as the command of a gateway's backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "slotgate", "fake"]
 
 
 def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], str]:
-    """The process, and its URL."""
+    """Start `slotgate fake`. Yields the process and its URL."""
     ready = folder / "ready.json"
     process = subprocess.Popen([*COMMAND, "--ready", str(ready), *arguments], stdout=subprocess.PIPE)
     end = time.monotonic() + 30
@@ -58,7 +58,7 @@ def test_an_invalid_script_and_a_taken_port_exit_with_2(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_gateway_loads_fake_on_demand(tmp_path: Path) -> None:
-    """With its host, port, alias and key as the gateway gives them."""
+    """The gateway gives it host, port, alias and key."""
     script = tmp_path / "script.toml"
     script.write_text('[server]\nload_s = 0.3\n[default]\ntext = "Loaded."\n')
     backend = {

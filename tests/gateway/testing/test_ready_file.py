@@ -1,4 +1,4 @@
-"""A ready file is there when the server is, whole, and never of an earlier run."""
+"""A ready file exists only while the server is ready, and it is written whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the operator key comes from, and to whom the one of `slotgate run` is shown."""
+"""The sources of the operator key, and the gateways that get the key of `slotgate run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder: names that stay, files that are whole, and what becomes of earlier recordings."""
+"""The folder of a cassette: file names, whole files, and the replacement of earlier recordings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answered(request: RecordedRequest, status: int = 200) -> RecordedExchange:
 
 
 def recorded(folder: Path, *requests: RecordedRequest, status: int = 200) -> list[str]:
-    """A run that keeps an answer to each; returns all names in the folder."""
+    """Record an answer to each request. Return all file names in the folder."""
     shelf = CassetteFolder(folder)
     places = [(shelf.new_file(request), request) for request in requests]
     for new_file, request in reversed(places):  # they need not end in the order in which they began

@@ -1,4 +1,4 @@
-"""What is said of a request that was not recorded: the nearest one, and what differs."""
+"""The nearest recording of a request, and the differences between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording as text: what is written comes back, and people can read and compare it."""
+"""The text of a recording: round trips, readable lines, and refused documents."""
 
 from __future__ import annotations
 

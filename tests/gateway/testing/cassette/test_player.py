@@ -1,4 +1,4 @@
-"""What is played, and when, on virtual time: no socket is asked how long anything takes."""
+"""The player on virtual time: what it plays, and at which times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = (
 
 @dataclass
 class PlayedClient:
-    """One request in memory: what came, each piece with its time."""
+    """A client in memory. It keeps each piece of the response with its time."""
 
     leaves_at: float | None = None
     messages: list[tuple[float, Message]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def played(
     speed: float = AT_ONCE,
     client: PlayedClient | None = None,
 ) -> tuple[PlayedClient, Player]:
-    """The client of the last request."""
+    """Play the requests. Return the client of the last one, and the player."""
     client = client or PlayedClient()
     player = Player(Cassette(exchanges), speed=speed)
 

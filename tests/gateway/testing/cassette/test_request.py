@@ -1,4 +1,4 @@
-"""Which requests are the same for a cassette, and what of them it keeps."""
+"""Which requests are equal for a cassette, and which parts of them it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held of a response on its way: bounded, for a slow client and for an answer without end."""
+"""The recording of a response is bounded, for slow clients and for endless answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
 
 class PausableConnection:
-    """Stands in for the one to the upstream: says whether it would be read."""
+    """An upstream connection that only notes whether it is paused."""
 
     def __init__(self) -> None:
         self.states = ["reading"]
@@ -115,4 +115,4 @@ async def test_the_ending_of_a_response_is_recorded(end: End, headers: Any, endi
     recording.ended(end)
     kept = recording.exchange(RecordedRequest("GET", "/"), Redaction()).response
     assert kept.ending is ending
-    assert [each.data for each in kept.reads] == [b"ab"]  # one read, however many pieces it brought
+    assert [each.data for each in kept.reads] == [b"ab"]  # one read, even if it brought several pieces

@@ -1,4 +1,4 @@
-"""A recording behind the gateway of a CI run, and behind the plugin's."""
+"""A recording behind the gateway of a CI run, and of the pytest plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCENE = {
 
 @pytest.fixture
 async def cassette(tmp_path: Path) -> Path:
-    """What a gateway asked a scripted llama-server, and what that said."""
+    """Record the exchanges of a gateway with a scripted llama-server."""
     folder = tmp_path / "cassette"
     async with FakeServer(scene_of(SCENE)) as fake, Recorder(fake.url, folder) as recorder:
         async with listening(recorder) as url, running_gateway(settings_for(url)) as gateway:

@@ -1,4 +1,4 @@
-"""`slotgate ci` as a workflow meets it: a process, a command, an exit code, and nothing left."""
+"""`slotgate ci` as a process: its command, its exit code, and that it leaves nothing running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask(model, stream=False):
 
 
 def ci(*arguments: str, command: str | None = None, within: float = 60, **environ: str) -> Any:  # noqa: ANN401
-    """Run it to its end, with a command in Python."""
+    """Run `slotgate ci` to its end, with a command in Python."""
     words = [sys.executable, "-m", "slotgate", "ci", *arguments]
     words += ["--", sys.executable, "-c", ASK + command] if command is not None else []
     environment = {**os.environ, **environ}
@@ -121,7 +121,7 @@ def test_the_run_ends_after_max_s(tmp_path: Path) -> None:
 
 
 def soon(look: Callable[[], list[int]]) -> list[int]:
-    """What `look` finds, once it finds something."""
+    """Wait until `look` returns something, and return it."""
     end = time.monotonic() + 30
     while not (found := look()):
         assert time.monotonic() < end
@@ -130,7 +130,7 @@ def soon(look: Callable[[], list[int]]) -> list[int]:
 
 
 class Running:
-    """One that waits for a signal, ready."""
+    """A `slotgate ci` that is ready and waits for a signal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.ready = folder / "ready.json"

@@ -1,4 +1,4 @@
-"""A reset is done whole, or not at all."""
+"""A reset of the scripted llama-server succeeds, or changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests of a CI run fail it, and how they are told."""
+"""Which requests fail a CI run, and how they are reported."""
 
 from __future__ import annotations
 

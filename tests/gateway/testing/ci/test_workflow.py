@@ -1,4 +1,4 @@
-"""The example of a workflow does what it says: its own command is run here, in a real browser."""
+"""The command of the example workflow passes, in a real browser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What of an answer is a contract: everything but what it says.
+"""The contract of an answer: everything except the text that it says.
 
-Status line, the set of headers, names, order and kinds of members, the sequence of frames, and how
-the body ends. Numbers are one kind, texts are one kind; what programs switch on is compared as it is.
+The contract has the status line, the set of headers, the names, order and kinds of members, the sequence of
+frames, and the end of the body. All numbers are one kind, and all texts are one kind. Values that programs
+depend on, such as `finish_reason`, are compared exactly.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ SWITCHED_ON = frozenset(
 FREE = frozenset(
     {"chat_template_caps", "ui_settings", "logit_bias", "lora", "families", "tags", "capabilities"}
 )
-"""Members that depend on the model: only that they are there."""
+"""Members that depend on the model. Only their presence is part of the contract."""
 ONE_OR_MORE = frozenset({"tokens", "bytes", "embedding"})
 """Lists whose length depends on the words."""
 
 
 BY_BUILD = frozenset({"adaptive_target", "adaptive_decay"})
-"""Members that llama-server has learnt to show between the builds that this was compared with."""
+"""Members that only the newer of the two compared llama-server builds has."""
 METRICS_BY_BUILD = (b"prompt_tokens_cached_total", b"spec_decode_")
 
 
@@ -63,7 +64,7 @@ def shape(value: object, name: str = "") -> object:
     if name in SWITCHED_ON:
         return value
     if name.endswith(("_per_second", "_per_token_ms")):
-        return "rate"  # of nothing in no time: 0 in one build, null in another
+        return "rate"  # the rate of nothing in no time is 0 in one build and null in another
     return "number" if type(value) in (int, float) else type(value).__name__
 
 
@@ -85,20 +86,20 @@ def body_shape(content_type: bytes, body: bytes) -> tuple[Any, ...]:
 
 
 def in_order(frames: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The choices of one answer come as they are made: what counts is which frames there are."""
+    """Return the frames of several choices sorted, because the order of the choices varies."""
     if not any("('index', 1)" in repr(frame) for frame in frames):
         return frames
     return tuple((frame, len(list(same))) for frame, same in itertools.groupby(sorted(frames, key=repr)))
 
 
 def header_contract(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[bytes, bytes], ...]:
-    """A set: llama-server's own order is another one in each of its processes."""
+    """Return the headers sorted, because their order varies between llama-server processes."""
     varying = (b"content-length", b"process-start-time-unix")
     return tuple(sorted((name, b"" if name in varying else value) for name, value in headers))
 
 
 async def contract_of(url: str, method: str, path: str, body: object, *headers: bytes) -> Contract:
-    """Ask and describe. `body` is JSON, bytes as they are, or None."""
+    """Send a request and return the contract of the answer. `body` is JSON, bytes, or None."""
     if isinstance(body, bytes):
         kind = () if headers else (b"Content-Type: application/json",)
         request = request_bytes(method, path, *kind, *headers, body=body)

@@ -1,7 +1,7 @@
-"""The habits of llama-server that gateways trip over, as promises that hold for it and for its stand-in.
+"""Habits of llama-server that matter to gateways.
 
-Each test runs against the scripted server and against the real program with a tiny model, whose prompts are
-long enough to take seconds.
+Each test runs against the scripted server, and against the real program with a tiny model and prompts that
+take seconds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 CHAT = "/v1/chat/completions"
 PROMPT_S = 8.0
+"""The least time that the long prompt takes."""
 TRIES = 3
-"""At least."""
 LONG = {"messages": [{"role": "user", "content": "word " * 4200}], "max_tokens": 2, "stream": True}
 ENDLESS = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100000, "stream": True}
 SHORT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -37,7 +37,7 @@ Start = Callable[..., AbstractAsyncContextManager[str]]
 
 @pytest.fixture(params=["fake", "real"])
 def start(request: pytest.FixtureRequest) -> Start:
-    """Starts a server with so many slots; gives its URL."""
+    """Starts a server with this number of slots, and yields its URL."""
     if request.param == "fake":
         return fake
     need_the_wheel()
@@ -45,7 +45,7 @@ def start(request: pytest.FixtureRequest) -> Start:
 
     @asynccontextmanager
     async def real(slots: int = 1, *, unified: bool = False, n_ctx: int = 32768) -> AsyncIterator[str]:
-        """Small batches make the prompt slow, and a batch's end is where it looks up."""
+        """Run the real program. Small batches make prompts slow; it checks its clients between batches."""
         shared = ("--kv-unified",) if unified else ()
         context = n_ctx if unified else n_ctx * slots
         args = ("-b", "8", "-ub", "8", *shared) if n_ctx > 1024 else shared
@@ -70,7 +70,7 @@ async def slots_busy(url: str) -> int:
 
 
 async def busy_soon(url: str, count: int, within: float = 5.0) -> None:
-    """Wait until so many slots are busy; asks twenty times a second."""
+    """Wait until this number of slots is busy, polling twenty times a second."""
     async with asyncio.timeout(within):
         while await slots_busy(url) != count:
             await asyncio.sleep(0.05)
@@ -132,13 +132,13 @@ async def test_a_client_that_leaves_during_its_prompt_is_noticed_after_a_quiet_s
             await client.head()
             assert await slots_busy(url) == 1
         left = time.perf_counter()
-        await asyncio.sleep(2.5)  # nobody asks, so that it is quiet
+        await asyncio.sleep(2.5)  # no polls, so that the server is quiet
         assert await slots_busy(url) == 0
         assert time.perf_counter() - left < PROMPT_S
 
 
 async def test_polling_slots_keeps_abandoned_work_alive(start: Start) -> None:
-    """Tried again where the machine left the server no answer for a second, which is all that it takes."""
+    """Retried, because on a busy machine the server may be quiet for a second by itself."""
     kept = False
     for _ in range(TRIES):
         async with start() as url:

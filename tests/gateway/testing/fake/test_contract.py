@@ -1,6 +1,6 @@
-"""The shipped scripted llama-server answers in the shape of the real program, on every path, errors too.
+"""The scripted llama-server answers in the shape of the real program, on every path and for errors.
 
-Each case is asked of both and compared as `contract` describes it. What they say differs, nothing else does.
+Each request goes to both, and `contract` compares the answers. Only the text may differ.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ async def test_endless_reasoning_on_messages_has_the_real_shape(
 
 
 async def test_slots_have_the_real_shape(tiny_model: Path, run_llama: RunLlama) -> None:
-    """Before they have worked, and what they did last."""
+    """Slots before their first work, and with their latest work."""
     llama = run_llama(RealLlama(tiny_model, slots=1))
     async with FakeServer(scene_of({"server": {"slots": 1}})) as fake:
         for _ in range(2):
@@ -318,7 +318,7 @@ def thinking_llama(tiny_model: Path) -> Iterator[RealLlama]:
 
 @pytest.fixture(scope="module")
 def calling_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealLlama]:
-    """One that calls a tool whatever it is asked."""
+    """A real llama-server that answers every request with a tool call."""
     need_the_wheel()
     model = tmp_path_factory.mktemp("chain") / "chain.gguf"
     write_chain_model(model, SAID_AS_CALL, TOOL_TEMPLATE)

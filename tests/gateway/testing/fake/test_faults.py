@@ -1,4 +1,4 @@
-"""What goes wrong on demand goes wrong on the wire exactly so, and through a gateway as it should."""
+"""Scripted faults have their form on the wire, and the gateway handles them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def playing(**server: Any) -> FakeServer:  # noqa: ANN401
 
 
 async def raw(url: str, body: dict[str, Any]) -> tuple[bytes, bool | None]:
-    """All bytes of the body, and whether it had its proper end."""
+    """Return the bytes of the body, and True if it had its proper end."""
     async with await RawClient.connect(url) as client:
         await client.post(CHAT, body)
         return await client.body(), client.clean_end

@@ -1,4 +1,4 @@
-"""What the scripted llama-server says: chosen by the request, the same for the same seed, in time."""
+"""The answers of the scripted llama-server: matched by the request, and equal for equal seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script is read whole, and refused with every fault that it has."""
+"""A script is read, or refused with all of its mistakes."""
 
 from __future__ import annotations
 

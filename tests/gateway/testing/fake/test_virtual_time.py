@@ -1,4 +1,4 @@
-"""A gateway in front of the scripted llama-server, in one loop, on a clock that jumps."""
+"""A gateway in front of the scripted llama-server, in one event loop, on virtual time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_model_that_loads_for_ten_minutes_is_waited_for() -> None:
 
 
 def test_polling_keeps_abandoned_work_alive_until_it_stops() -> None:
-    """On the clock of the test: the second without a result is exact."""
+    """On virtual time, the second without a result is exact."""
 
     async def main() -> tuple[bool, bool]:
         async with FakeServer(scene_of(script(prefill_s=60))) as fake:
@@ -81,7 +81,7 @@ def test_polling_keeps_abandoned_work_alive_until_it_stops() -> None:
 
 
 def test_a_request_takes_no_slot_while_its_body_is_read() -> None:
-    """`/slots` says idle, and then the work begins: what makes an early probe wrong."""
+    """`/slots` shows an idle slot before the work begins, so a probe that comes early is wrong."""
 
     async def main() -> tuple[bool, bool]:
         async with FakeServer(scene_of(script({"parse_s_per_mib": 1.0}, prefill_s=60))) as fake:
@@ -99,7 +99,7 @@ def test_a_request_takes_no_slot_while_its_body_is_read() -> None:
 
 
 class Listening(asyncio.Protocol):
-    """Notes when it heard a word."""
+    """A client that notes the time of each token."""
 
     def __init__(self) -> None:
         self.heard: dict[str, float] = {}

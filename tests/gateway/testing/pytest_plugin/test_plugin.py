@@ -1,4 +1,4 @@
-"""The plugin in pytest runs of their own: what it gives, how quick, and that it leaves nothing."""
+"""The plugin in separate pytest runs: its fixtures, its start time, and that it leaves nothing running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What visits come to."""
+"""The figures of benchmark requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.notation import DONE, STOP, T
 
 
 def request(*frames: bytes, status: int = 200, end: End = End.COMPLETE) -> BenchRequest:
-    """One that was told these bytes."""
+    """Return a request that received these bytes."""
     seen = BenchRequest()
     seen.head(status, [(b"server-timing", b"queue;dur=12.5, upstream;dur=3")])
     for frame in frames:

@@ -1,4 +1,4 @@
-"""Finding llama-server and a model, without a machine: options, variables, folders and packages are given."""
+"""Finding llama-server and a model by options, variables, folders and packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotgate.gateway.tools.run.packages import MODEL_PACKAGE, SERVER_PACKAGE, I
 
 
 class GivenPackages:
-    """Packages as a test wants them."""
+    """Packages that a test chooses."""
 
     def __init__(self, server: Path | None = None, model_folder: Path | None = None) -> None:
         self._server = server

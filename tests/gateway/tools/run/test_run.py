@@ -1,4 +1,4 @@
-"""`slotgate run`: the plan, what is said, and the whole of it as a process."""
+"""`slotgate run`: the plan, the output, and the program as a process."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_progress_in_a_file_is_a_line_every_ten_seconds() -> None:
 
 
 def child_of(tmp_path: Path, *habits: str) -> tuple[RunPlan, LlamaProcess]:
-    """A plan whose llama-server is the fake one."""
+    """Return a plan whose llama-server is `child_program.py`."""
     script = tmp_path / "llama-server"
     script.write_text(f'#!/bin/sh\nexec {" ".join(child_program(*habits))} "$@"\n')
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What gateways say of themselves, as it was recorded, and what is made of it."""
+"""Recorded documents of gateways, and the snapshots made of them."""
 
 from __future__ import annotations
 

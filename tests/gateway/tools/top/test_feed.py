@@ -1,4 +1,4 @@
-"""Where snapshots come from: events, else questions; and what becomes of a lost connection."""
+"""The feed: events, polls, lost connections and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page, wide and narrow: every state has a sign and a word, and nothing wraps."""
+"""The page, wide and narrow: every state has a character and a word, and nothing wraps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_wide_page_shows_slots_queue_figures_and_requests() -> None:
 def test_no_line_is_wider_than_the_page(width: int, signs: Signs) -> None:
     lines = printed(shown(), width, note="connection lost: " + "x" * 300, signs=signs).split("\n")
     assert max(map(len, lines)) <= width
-    assert len(lines) == len(printed(shown(), 200, note="x").split("\n"))  # and none is cut in two
+    assert len(lines) == len(printed(shown(), 200, note="x").split("\n"))  # no slot is cut off
 
 
 def test_sixty_columns_keep_the_important_columns() -> None:

@@ -1,4 +1,4 @@
-"""What is read off the documents of a gateway, old and new."""
+"""Snapshots of the documents of older and newer gateways."""
 
 from __future__ import annotations
 
