@@ -1,4 +1,6 @@
-"""The short way of a frame to the socket is taken only where `send` would have come to the same bytes."""
+"""Direct writes happen only if `send` would write the same bytes."""
+
+from __future__ import annotations
 
 import pytest
 
@@ -18,7 +20,7 @@ def halting(gate: Gate) -> Script:
     return [Write(H + chunked(T("a"))), Write(chunked(T("b"))), gate, Write(chunked(STOP, DONE) + END), Fin()]
 
 
-async def test_frames_written_the_short_way_and_the_end_sent_the_long_way_make_one_body() -> None:
+async def test_direct_writes_and_the_end_by_send_make_one_body() -> None:
     gate = Gate()
     fu = ScriptedUpstream(scripts={CHAT: halting(gate)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
@@ -46,7 +48,7 @@ async def test_http_1_0_gets_the_same_frames_without_chunks() -> None:
     assert body.count(b"data: ") == len(chunked_frames)
 
 
-async def test_the_server_says_when_a_client_is_behind_and_when_it_is_gone() -> None:
+async def test_direct_writes_are_forbidden_while_a_client_is_behind_and_once_it_is_gone() -> None:
     fu = ScriptedUpstream(scripts={CHAT: halting(Gate())})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         async with await gateway.client() as client:
@@ -74,7 +76,7 @@ async def test_the_server_says_when_a_client_is_behind_and_when_it_is_gone() -> 
         ("chunked_encoding", False),
     ],
 )
-async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> None:
+async def test_each_of_these_conditions_forbids_direct_writes(name: str, value: bool | None) -> None:
     client = InMemoryClient(keep=True)
     client.writer.open()
     before = client.writer.now
@@ -85,7 +87,7 @@ async def test_each_of_these_is_in_the_way(name: str, value: bool | None) -> Non
     assert client.kept == []
 
 
-async def test_the_watchdog_hears_of_the_first_event_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadlines_are_told_of_the_first_event_only(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Deadlines] = []
     begin = Deadlines.begin
 

@@ -1,5 +1,7 @@
 """The limit of open files is raised as far as connections need it and the administrator allows it."""
 
+from __future__ import annotations
+
 import resource
 
 import pytest
@@ -21,7 +23,7 @@ INFINITE = resource.RLIM_INFINITY
         (INFINITE, INFINITE, None),
     ],
 )
-def test_the_limit_is_raised_to_what_is_needed_or_allowed(
+def test_the_limit_is_raised_as_far_as_needed_and_allowed(
     soft: int, hard: int, becomes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[tuple[int, int]] = []

@@ -1,4 +1,6 @@
-"""An alarm rings once, at the moment it was last set for, on any event loop and however near that is."""
+"""An alarm rings once, at the time it was last set for, on any event loop and however near that time is."""
+
+from __future__ import annotations
 
 import asyncio
 import socket
@@ -12,7 +14,7 @@ from slotgate.gateway.streaming.alarm import Alarm
 from tests.support.virtual_time import run_virtual
 
 NEAR_S = 0.0002
-"""uvloop counts in whole milliseconds: this is at once for it."""
+"""uvloop counts in whole milliseconds, so this time is now for it."""
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.new_event_loop,
@@ -20,7 +22,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 class Bell:
-    """An alarm, and when it has rung."""
+    """An alarm, and the times at which it has rung."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -38,7 +40,7 @@ def virtually(body: Callable[[Bell], Awaitable[object]]) -> Bell:
     return run_virtual(main())
 
 
-def test_it_rings_once_and_is_not_set_any_more() -> None:
+def test_an_alarm_rings_once_and_is_then_unset() -> None:
     async def body(bell: Bell) -> None:
         bell.alarm.set(5.0)
         assert bell.alarm.at == 5.0
@@ -48,7 +50,7 @@ def test_it_rings_once_and_is_not_set_any_more() -> None:
     assert bell.alarm.at is None
 
 
-def test_set_moves_it_both_ways() -> None:
+def test_set_moves_an_alarm_to_an_earlier_or_a_later_time() -> None:
     async def body(bell: Bell) -> None:
         for at in (5.0, 3.0, 7.0):
             bell.alarm.set(at)
@@ -56,7 +58,7 @@ def test_set_moves_it_both_ways() -> None:
     assert virtually(body).rang == [7.0]
 
 
-def test_set_no_later_moves_it_forward_only() -> None:
+def test_set_no_later_moves_an_alarm_only_to_an_earlier_time() -> None:
     async def body(bell: Bell) -> None:
         for at in (5.0, 3.0, 7.0):
             bell.alarm.set_no_later(at)
@@ -64,7 +66,7 @@ def test_set_no_later_moves_it_forward_only() -> None:
     assert virtually(body).rang == [3.0]
 
 
-def test_it_may_be_set_while_it_rings() -> None:
+def test_an_alarm_can_be_set_again_while_it_rings() -> None:
     async def body(bell: Bell) -> None:
         def ring() -> None:
             bell.rang.append(bell.loop.time())
@@ -77,7 +79,7 @@ def test_it_may_be_set_while_it_rings() -> None:
     assert virtually(body).rang == [1.0, 3.0, 5.0]
 
 
-def test_closed_it_neither_rings_nor_is_set() -> None:
+def test_a_closed_alarm_does_not_ring_and_cannot_be_set() -> None:
     async def body(bell: Bell) -> None:
         bell.alarm.set(5.0)
         bell.alarm.close()
@@ -90,7 +92,7 @@ def test_closed_it_neither_rings_nor_is_set() -> None:
 
 @pytest.mark.parametrize("after_s", [NEAR_S, 0.0, -1.0])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_moment_that_is_as_good_as_now_can_be_moved_like_any_other(loop: str, after_s: float) -> None:
+def test_an_alarm_set_for_almost_now_can_be_moved(loop: str, after_s: float) -> None:
     async def main() -> list[float]:
         bell = Bell()
         at = bell.loop.time() + after_s
@@ -108,8 +110,9 @@ def test_a_moment_that_is_as_good_as_now_can_be_moved_like_any_other(loop: str, 
 
 @pytest.mark.parametrize("alarms", [1, 5000])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_after_a_standstill_what_has_come_meanwhile_is_read_before_it_rings(loop: str, alarms: int) -> None:
-    """uvloop runs its timers right behind the callbacks of its sockets, without another look at these."""
+def test_after_a_standstill_sockets_are_read_before_an_alarm_rings(loop: str, alarms: int) -> None:
+    """uvloop runs its timers directly after the callbacks of its sockets, without reading the sockets
+    again."""
 
     async def main() -> list[str]:
         running = asyncio.get_running_loop()
@@ -144,7 +147,7 @@ def test_after_a_standstill_what_has_come_meanwhile_is_read_before_it_rings(loop
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_closed_while_it_lets_others_be_read_it_does_not_ring(
+def test_an_alarm_closed_while_sockets_are_read_does_not_ring(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,6 @@
-"""Each limit trips by itself and in time; the client hears something in every silence and only there."""
+"""Each limit expires by itself and in time. Keep-alives are sent in every silence, and only then."""
+
+from __future__ import annotations
 
 import asyncio
 import itertools
@@ -19,22 +21,22 @@ LIMITS = StreamLimits(
     total_s=NEVER,
     client_stall_timeout_s=NEVER,
 )
-Step = tuple[float, Callable[["Course"], None]]
+Step = tuple[float, Callable[["TimedRequest"], None]]
 
 
 @dataclass
-class Course:
-    """One request: its times change as the steps say; what the watchdog does is noted with its time."""
+class TimedRequest:
+    """One request whose times change by steps. Notes what the deadlines do, and when."""
 
     limits: StreamLimits
     times: StreamTimes = field(default_factory=lambda: StreamTimes(began_at=0.0))
-    watchdog: Deadlines = field(init=False)
+    deadlines: Deadlines = field(init=False)
     heard: list[float] = field(default_factory=list)
     expired: list[tuple[float, str]] = field(default_factory=list)
 
     async def run(self, steps: list[Step], until: float) -> None:
         loop = asyncio.get_running_loop()
-        watchdog = self.watchdog = Deadlines(
+        deadlines = self.deadlines = Deadlines(
             loop,
             self.limits,
             lambda: self.times,
@@ -45,7 +47,7 @@ class Course:
             await asyncio.sleep(at - loop.time())
             step(self)
         await asyncio.sleep(until - loop.time())
-        watchdog.close()
+        deadlines.close()
         await asyncio.sleep(NEVER * 3)
 
     def _expire(self, limit: str) -> None:
@@ -54,45 +56,45 @@ class Course:
             self.times.asked_at = None
 
 
-def run(*steps: Step, until: float = 100.0, **limits: float) -> Course:
-    course = Course(replace(LIMITS, **limits))
-    run_virtual(course.run(list(steps), until))
-    return course
+def run(*steps: Step, until: float = 100.0, **limits: float) -> TimedRequest:
+    request = TimedRequest(replace(LIMITS, **limits))
+    run_virtual(request.run(list(steps), until))
+    return request
 
 
-def asked(course: Course) -> None:
-    course.times.asked_at = asyncio.get_running_loop().time()
+def asked(request: TimedRequest) -> None:
+    request.times.asked_at = asyncio.get_running_loop().time()
 
 
-def event(course: Course) -> None:
-    first = course.times.last_event_at is None
-    course.times.last_event_at = asyncio.get_running_loop().time()
+def event(request: TimedRequest) -> None:
+    first = request.times.last_event_at is None
+    request.times.last_event_at = asyncio.get_running_loop().time()
     if first:
-        course.watchdog.begin()
+        request.deadlines.begin()
 
 
-def passed(course: Course) -> None:
-    course.times.untimed += 1
+def passed(request: TimedRequest) -> None:
+    request.times.untimed += 1
 
 
-def sending(course: Course) -> None:
-    course.times.sending_since = asyncio.get_running_loop().time()
+def sending(request: TimedRequest) -> None:
+    request.times.sending_since = asyncio.get_running_loop().time()
 
 
-def sent(course: Course) -> None:
-    course.times.sending_since = None
+def sent(request: TimedRequest) -> None:
+    request.times.sending_since = None
 
 
-def stopped(course: Course) -> None:
-    course.times.paused_since = asyncio.get_running_loop().time()
+def stopped(request: TimedRequest) -> None:
+    request.times.paused_since = asyncio.get_running_loop().time()
 
 
-def resumed(course: Course) -> None:
+def resumed(request: TimedRequest) -> None:
     now = asyncio.get_running_loop().time()
-    assert course.times.paused_since is not None
-    course.times.paused_s += now - course.times.paused_since
-    course.times.paused_since = None
-    course.times.resumed_at = now
+    assert request.times.paused_since is not None
+    request.times.paused_s += now - request.times.paused_since
+    request.times.paused_since = None
+    request.times.resumed_at = now
 
 
 # Each limit trips exactly it
@@ -116,21 +118,21 @@ BUSY = [(float(at), event) for at in range(1, 100)]
         ({"client_stall_timeout_s": 5}, [(2, sending)], [(7, "client_stall")]),
     ],
 )
-def test_scenario_063_each_limit_trips_by_itself(
+def test_scenario_063_each_limit_expires_by_itself(
     limits: dict[str, float], steps: list[Step], expected: list[tuple[float, str]]
 ) -> None:
     assert expected == run(*steps, **limits).expired
 
 
 @pytest.mark.parametrize("limit", ["first_byte", "idle", "total"])
-def test_a_limit_trips_in_time_however_long_the_others_are(limit: str) -> None:
+def test_a_limit_expires_in_time_although_the_others_are_long(limit: str) -> None:
     steps = [(30.0, asked)] if limit == "first_byte" else [(29.9, asked), (30.0, event)]
     [(at, name)] = run(*steps, **{f"{limit}_s": 0.25}).expired
     assert (f"{limit}_timeout", 30.25 if limit != "total" else 30.15) == (name, at)
 
 
-def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_that_long_in_all() -> None:
-    course = run(
+def test_pauses_of_the_upstream_add_up_to_the_stall_limit() -> None:
+    request = run(
         (1, asked),
         (2, event),
         (10, stopped),
@@ -140,51 +142,51 @@ def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_that_long_in_
         (30, stopped),
         client_stall_timeout_s=5,
     )
-    assert course.expired == [(31, "client_stall")]
+    assert request.expired == [(31, "client_stall")]
 
 
-def test_an_upstream_that_was_stopped_is_not_idle() -> None:
+def test_a_paused_upstream_is_not_idle() -> None:
     waiting = [(1.0, asked), (2.0, event), (3.0, stopped)]
     assert run(*waiting, idle_s=5).expired == []
     assert run(*waiting, (20, resumed), idle_s=5).expired == [(25, "idle_timeout")]
     assert run(*waiting, (20, resumed), (22, event), idle_s=5).expired == [(27, "idle_timeout")]
 
 
-def test_a_client_that_stalls_is_cut_after_another_limit_has_ended_the_stream_too() -> None:
-    course = run((1, asked), (2, event), (8, sending), idle_s=10, client_stall_timeout_s=10)
-    assert course.expired == [(12, "idle_timeout"), (18, "client_stall")]
+def test_the_stall_limit_applies_after_another_limit_has_ended_the_stream() -> None:
+    request = run((1, asked), (2, event), (8, sending), idle_s=10, client_stall_timeout_s=10)
+    assert request.expired == [(12, "idle_timeout"), (18, "client_stall")]
 
 
-def test_nothing_trips_after_the_end() -> None:
-    course = run((1, asked), (2, event), until=3, idle_s=5, total_s=5, keepalive_interval_s=5)
-    assert (course.expired, course.heard) == ([], [])
+def test_no_limit_expires_after_the_end() -> None:
+    request = run((1, asked), (2, event), until=3, idle_s=5, total_s=5, keepalive_interval_s=5)
+    assert (request.expired, request.heard) == ([], [])
 
 
 # Keep-alives
 
 
-def test_scenario_058_the_client_hears_something_in_every_interval_of_silence() -> None:
+def test_scenario_058_a_silent_stream_gets_a_keepalive_in_every_interval() -> None:
     assert run((40, asked), keepalive_interval_s=15).heard == [15, 30, 45, 60, 75, 90]
 
 
-def test_no_keepalive_while_events_flow_and_again_in_the_next_silence() -> None:
+def test_keepalives_stop_while_events_flow_and_resume_in_the_next_silence() -> None:
     flowing = [(at / 2, event) for at in range(1, 101)]
     assert run((0.1, asked), *flowing, until=60, keepalive_interval_s=3).heard == [53, 56, 59]
 
 
-def test_a_keepalive_is_not_added_to_what_the_client_does_not_take() -> None:
-    course = run((1, asked), (2, event), (8, sending), (46, sent), until=70, keepalive_interval_s=10)
-    assert course.heard == [52, 62]
+def test_no_keepalive_is_added_while_a_send_is_under_way() -> None:
+    request = run((1, asked), (2, event), (8, sending), (46, sent), until=70, keepalive_interval_s=10)
+    assert request.heard == [52, 62]
 
 
 # What is counted and not timed
 
 
 FLOWING = [(at / 10, passed) for at in range(21, 400)]
-"""From the second second to the fortieth."""
+"""Tokens from second 2 to second 40."""
 
 
-def test_no_keepalive_while_tokens_pass_that_nobody_times_and_none_late_in_the_silence_behind() -> None:
+def test_untimed_tokens_suppress_keepalives_and_do_not_delay_the_next_one() -> None:
     heard = run((1, asked), (2, event), *FLOWING, until=90, keepalive_interval_s=4).heard
     assert 39.9 + 3 <= heard[0] <= 39.9 + 4
     assert [b - a for a, b in itertools.pairwise(heard)] == [4.0] * (len(heard) - 1)
@@ -192,7 +194,7 @@ def test_no_keepalive_while_tokens_pass_that_nobody_times_and_none_late_in_the_s
 
 
 @pytest.mark.parametrize("last", [35.1, 36.3, 37.5, 38.7, 39.9])
-def test_a_cut_is_never_early_after_tokens_that_nobody_times(last: float) -> None:
+def test_the_idle_limit_is_never_early_after_untimed_tokens(last: float) -> None:
     flowing = [step for step in FLOWING if step[0] <= last]
     [(at, limit)] = run((1, asked), (2, event), *flowing, until=90, idle_s=8).expired
     assert limit == "idle_timeout"
@@ -200,24 +202,24 @@ def test_a_cut_is_never_early_after_tokens_that_nobody_times(last: float) -> Non
 
 
 @pytest.mark.parametrize("last", [2.1, 3.0, 4.9])
-def test_the_first_looks_come_with_the_first_event(last: float) -> None:
+def test_the_first_event_starts_the_looks_at_the_count(last: float) -> None:
     passing = [(at / 10, passed) for at in range(21, 50) if at / 10 <= last]
     [(cut_at, _)] = run((1, asked), (2, event), *passing, idle_s=5).expired
     assert last + 5 <= cut_at <= last + 5 + 5 / 4
-    course = run((1, asked), (2, event), *passing, keepalive_interval_s=5)
-    assert last + 5 - 5 / 4 <= course.heard[0] <= last + 5
+    request = run((1, asked), (2, event), *passing, keepalive_interval_s=5)
+    assert last + 5 - 5 / 4 <= request.heard[0] <= last + 5
 
 
 @pytest.mark.parametrize("every", [5, 7])
-def test_a_token_that_passes_now_and_then_is_enough(every: int) -> None:
-    """A silence that is nearly as long as the interval may be broken a little early."""
+def test_an_occasional_untimed_token_suppresses_keepalives(every: int) -> None:
+    """A silence that is nearly as long as the interval may get a keep-alive a little early."""
     rare = [(float(at), passed) for at in range(7, 200, every)]
-    course = run((1, asked), (2, event), *rare, until=200, idle_s=8, keepalive_interval_s=8)
-    assert course.expired == []
-    assert every == 7 or course.heard == []
+    request = run((1, asked), (2, event), *rare, until=200, idle_s=8, keepalive_interval_s=8)
+    assert request.expired == []
+    assert every == 7 or request.heard == []
 
 
-def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
+def test_a_waiting_request_does_not_keep_the_timer_busy() -> None:
     looked = []
 
     async def main() -> None:
@@ -227,7 +229,7 @@ def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
             looked.append(loop.time())
             return StreamTimes(began_at=0.0)
 
-        watchdog = Deadlines(
+        deadlines = Deadlines(
             loop,
             replace(LIMITS, keepalive_interval_s=10),
             times,
@@ -235,26 +237,26 @@ def test_nothing_is_looked_at_again_and_again_while_a_request_waits() -> None:
             on_expired=lambda _: None,
         )
         await asyncio.sleep(95)
-        watchdog.close()
+        deadlines.close()
 
     run_virtual(main())
     assert looked == [10, 20, 30, 40, 50, 60, 70, 80, 90]
 
 
-def test_the_first_event_may_come_in_the_very_moment_of_a_keep_alive() -> None:
-    """On the loop that `serve` runs, whose handles know no time when the moment is as good as now."""
+def test_the_first_event_may_come_at_the_time_of_a_keepalive() -> None:
+    """On uvloop, which `serve` uses: its handle of a very near time does not know that time."""
     near = replace(LIMITS, keepalive_interval_s=0.0002)
     heard = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         times = StreamTimes(began_at=loop.time())
-        watchdog = Deadlines(
+        deadlines = Deadlines(
             loop, near, lambda: times, on_keepalive=lambda: heard.append(1), on_expired=print
         )
-        watchdog.begin()
+        deadlines.begin()
         await asyncio.sleep(0.01)
-        watchdog.close()
+        deadlines.close()
 
     uvloop.run(main())
     assert heard

@@ -1,6 +1,8 @@
 """The fast path writes what the general path writes, and takes only reads that are exactly one whole
 chunk."""
 
+from __future__ import annotations
+
 import contextlib
 import gzip
 import itertools

@@ -1,4 +1,6 @@
-"""Whatever a client does, and whatever else there is to send: it reads each token once, in their order."""
+"""A client reads each token once and in order, whatever it does and whatever else is sent."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -18,7 +20,7 @@ from tests.support.virtual_time import run_virtual
 
 
 class SlowClient(InMemoryClient):
-    """Its `send` waits as uvicorn's does, and nothing may be written past it."""
+    """Its `send` waits as uvicorn's does, and no direct write is allowed while it waits."""
 
     def __init__(self, *, keep: bool, taken: Callable[[bytes], object] | None = None) -> None:
         super().__init__(keep=keep, taken=taken)
@@ -91,7 +93,7 @@ ENDS: dict[str, Callable[[InMemoryStream], object]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 @given(st.lists(st.tuples(st.sampled_from([*TOKENS, *OTHERS]), st.integers(0, 2)), max_size=40))
-def test_every_token_is_read_once_and_in_its_order(end: str, acts: list[tuple[Act, int]]) -> None:
+def test_every_token_is_read_once_and_in_order(end: str, acts: list[tuple[Act, int]]) -> None:
     async def main() -> str:
         async with InMemoryStream(keep=True, client=SlowClient) as stream:
             stream.read(CHUNKED)

@@ -1,4 +1,6 @@
-"""Upstream bytes become the client's frames: the same on every way through, whatever the cuts."""
+"""Upstream bytes become the client's frames: the same on every path, however the reads are cut."""
+
+from __future__ import annotations
 
 import itertools
 from typing import Any
@@ -35,7 +37,7 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
-def the_general_way(*payloads: bytes) -> list[bytes]:
+def by_the_general_path(*payloads: bytes) -> list[bytes]:
     """Parse, stamp and write each chunk: this is how every plain chunk must come out."""
     return [data_frame(part) for payload in payloads for part in stamp_and_split(orjson.loads(payload), OURS)]
 
@@ -58,7 +60,7 @@ MOSTLY_PLAIN: list[Json] = [
 
 @st.composite
 def plain_streams(draw: st.DrawFn) -> list[bytes]:
-    """Payloads of one upstream: deltas in its own form, and now and then something that is less plain."""
+    """Payloads of one upstream: mostly plain deltas, and sometimes another chunk."""
     shape = draw(shapes)
     other = Shape(draw(st.sampled_from(TEXT_KINDS)), shape.top, shape.choice, shape.extra, shape.spaced)
     payloads = []
@@ -72,10 +74,8 @@ def plain_streams(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(plain_streams(), st.lists(st.integers(0, 5000), max_size=8))
-def test_every_way_through_writes_what_the_general_path_writes(
-    payloads: list[bytes], offsets: list[int]
-) -> None:
-    expected = the_general_way(*payloads)
+def test_every_path_writes_what_the_general_path_writes(payloads: list[bytes], offsets: list[int]) -> None:
+    expected = by_the_general_path(*payloads)
     events = [event(payload) for payload in payloads]
 
     one_a_read, all_in_one_read, anyhow = ChatStream(), ChatStream(), ChatStream()
@@ -89,7 +89,7 @@ def test_every_way_through_writes_what_the_general_path_writes(
 
 
 @given(plain_streams())
-def test_a_frame_says_what_the_upstream_said_under_our_identity(payloads: list[bytes]) -> None:
+def test_a_frame_has_the_upstreams_fields_and_the_gateways_identity(payloads: list[bytes]) -> None:
     stream = ChatStream()
     stream.feed(*map(event, payloads))
     ours = {"id": OURS.id, "created": OURS.created, "model": OURS.model}
@@ -97,7 +97,7 @@ def test_a_frame_says_what_the_upstream_said_under_our_identity(payloads: list[b
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_scenarios_046_to_049_no_cut_changes_what_the_client_gets(line_end: bytes) -> None:
+def test_scenarios_046_to_049_the_output_does_not_depend_on_where_reads_are_cut(line_end: bytes) -> None:
     body = b"".join([T("안녕"), T("하세요😀é"), STOP, USE, DONE])
     whole = ChatStream()
     whole.feed(body)
@@ -115,12 +115,12 @@ def test_scenarios_046_to_049_no_cut_changes_what_the_client_gets(line_end: byte
 
 
 @pytest.mark.parametrize("include_usage", [True, False])
-def test_a_stream_of_llama_server_passes_under_our_identity(include_usage: bool) -> None:
+def test_a_stream_of_llama_server_gets_the_gateways_identity(include_usage: bool) -> None:
     events = chat_events(["a", " b", "é", ' "c"'], "/srv/m.gguf", "length", include_usage=include_usage)
     stream = ChatStream()
     stream.feed(*events)
     stream.frames.finish()
-    assert the_general_way(*(event[6:-2] for event in events[:-1])) == stream.read()
+    assert by_the_general_path(*(event[6:-2] for event in events[:-1])) == stream.read()
     assert stream.frames.sentinel
     assert (
         stream.token_usage.prompt_tokens,
@@ -129,7 +129,7 @@ def test_a_stream_of_llama_server_passes_under_our_identity(include_usage: bool)
     ) == (31, 30, 4)
 
 
-def test_scenario_051_a_raw_line_separator_inside_a_text_is_no_border() -> None:
+def test_scenario_051_a_raw_line_separator_inside_a_text_does_not_end_a_line() -> None:
     text = "a\u2028b\u2029c\u0085d\x7fe"
     stream = ChatStream()
     stream.feed(T("x"), T(text), T("\u2028") + T("\u0085"))
@@ -137,7 +137,7 @@ def test_scenario_051_a_raw_line_separator_inside_a_text_is_no_border() -> None:
     assert "x" + text + "\u2028\u0085" == stream.text()
 
 
-def test_what_follows_the_sentinel_is_not_read() -> None:
+def test_events_after_the_sentinel_are_not_read() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"), DONE + T("c"))
     stream.feed(T("d"))
@@ -161,15 +161,15 @@ def test_a_last_chunk_without_its_blank_line_counts_if_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("rest", [T("b")[:-20], b"data: [DO", b"data: nul", b'error: {"code":50', b"data: 1"])
-def test_scenario_056_an_event_that_was_cut_off_is_not_passed_on(rest: bytes) -> None:
+def test_scenario_056_an_incomplete_event_is_not_passed_on(rest: bytes) -> None:
     stream = ChatStream()
     stream.feed(T("a"), rest)
     stream.frames.finish()
-    assert the_general_way(T("a")[6:-2]) == stream.read()
+    assert by_the_general_path(T("a")[6:-2]) == stream.read()
     assert (stream.frames.sentinel, stream.frames.error) == (False, None)
 
 
-def test_a_comment_and_a_raw_event_need_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comment_and_a_raw_event_count_without_their_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     stream = ChatStream()
     stream.feed(T("a"), b": ping")
@@ -180,7 +180,7 @@ def test_a_comment_and_a_raw_event_need_no_end(monkeypatch: pytest.MonkeyPatch) 
     assert stream.out.unread == len(b"data: \n") + 50
 
 
-def test_times_are_those_of_the_first_output_and_of_the_last_event() -> None:
+def test_the_times_of_the_first_output_and_the_last_event_are_kept() -> None:
     stream = ChatStream()
     assert (stream.frames.first_output_at, stream.frames.last_event_at) == (None, None)
     for at, body in [
@@ -196,7 +196,7 @@ def test_times_are_those_of_the_first_output_and_of_the_last_event() -> None:
     assert (stream.frames.first_output_at, stream.frames.last_event_at) == (3.0, 5.0)
 
 
-def test_a_comment_is_no_event() -> None:
+def test_a_comment_does_not_count_as_an_event() -> None:
     stream = ChatStream()
     stream.feed(b": ping\n\n", b":\n\n")
     assert (stream.frames.parsed, stream.frames.last_event_at) == (0, None)
@@ -206,7 +206,7 @@ def test_a_comment_is_no_event() -> None:
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_scenario_082_reasoning_and_content_leave_as_two_frames(merge: bool) -> None:
+def test_scenario_082_reasoning_and_content_become_two_frames(merge: bool) -> None:
     stream = ChatStream(merge=merge)
     stream.feed(T("a"), event(PLAIN.chunk({"reasoning_content": "hm</think>", "content": "Hi"})))
     deltas = [chunk["choices"][0]["delta"] for chunk in stream.chunks()]
@@ -214,7 +214,7 @@ def test_scenario_082_reasoning_and_content_leave_as_two_frames(merge: bool) -> 
 
 
 @given(plain_streams(), st.booleans())
-def test_a_client_that_is_behind_reads_the_same_text(payloads: list[bytes], merge: bool) -> None:
+def test_a_slow_client_reads_the_same_text(payloads: list[bytes], merge: bool) -> None:
     live, behind = ChatStream(), ChatStream(merge=merge)
     live.feed(T("."), *map(event, payloads))
     behind.feed(T("."))
@@ -228,7 +228,7 @@ def test_a_client_that_is_behind_reads_the_same_text(payloads: list[bytes], merg
 
 
 def apart(stream: ChatStream) -> list[Json]:
-    """The chunks that must not have been merged."""
+    """The chunks that must not be merged."""
     return [
         chunk
         for chunk in stream.chunks()
@@ -237,7 +237,7 @@ def apart(stream: ChatStream) -> list[Json]:
     ]
 
 
-def test_deltas_of_one_kind_merge_while_the_client_is_behind() -> None:
+def test_deltas_of_one_kind_are_merged_while_the_client_is_behind() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
     with stream.client_behind():
@@ -260,7 +260,7 @@ BORDERS = {
 
 
 @pytest.mark.parametrize("border", BORDERS.values(), ids=BORDERS.keys())
-def test_nothing_merges_across_a_frame_that_carries_anything_else(border: bytes) -> None:
+def test_deltas_are_not_merged_across_another_frame(border: bytes) -> None:
     stream = ChatStream()
     stream.feed(event(PLAIN.payload("a")))
     with stream.client_behind():
@@ -268,31 +268,31 @@ def test_nothing_merges_across_a_frame_that_carries_anything_else(border: bytes)
         stream.feed(border)
         stream.feed(*(event(PLAIN.payload(text)) for text in "de"))
     first, before, between, after = stream.read()
-    assert the_general_way(*map(PLAIN.payload, ("a", "bc", "de"))) == [first, before, after]
+    assert by_the_general_path(*map(PLAIN.payload, ("a", "bc", "de"))) == [first, before, after]
     alone = ChatStream()
     alone.feed(border)
     assert [between] == alone.read()
 
 
-def test_every_delta_is_a_frame_of_its_own_where_merging_is_off() -> None:
+def test_every_delta_is_its_own_frame_if_merging_is_off() -> None:
     stream = ChatStream(merge=False)
     stream.feed(T("a"))
     with stream.client_behind():
         stream.feed(T("b"), T("c"))
-    assert the_general_way(*(T(text)[6:-2] for text in "abc")) == stream.read()
+    assert by_the_general_path(*(T(text)[6:-2] for text in "abc")) == stream.read()
 
 
 # Keep-alives
 
 
-def test_a_comment_keepalive_is_a_comment_at_any_time() -> None:
+def test_keepalives_of_comment_form_are_always_comments() -> None:
     stream = ChatStream(FrameOptions(keepalive="comment"))
     assert stream.frames.keepalive() == KEEPALIVE_COMMENT == b": keep-alive\n\n"
     stream.feed(ROLE, T("a"))
     assert stream.frames.keepalive() == KEEPALIVE_COMMENT
 
 
-def test_a_chunk_keepalive_says_the_role_first_and_ends_with_the_first_output() -> None:
+def test_the_first_chunk_keepalive_has_the_role_and_none_follows_the_first_output() -> None:
     stream = ChatStream(FrameOptions(keepalive="chunk"))
     assert stream.frames.keepalive() == OWN_ROLE + OWN_CHUNK
     assert stream.frames.keepalive() == OWN_CHUNK
@@ -314,11 +314,11 @@ def test_any_output_ends_chunk_keepalives(output: Json) -> None:
     assert stream.frames.keepalive() == b""
 
 
-def test_the_upstreams_role_chunk_is_swallowed_once_the_role_was_said() -> None:
+def test_the_upstreams_role_chunk_is_dropped_if_a_keepalive_had_the_role() -> None:
     stream = ChatStream(FrameOptions(keepalive="chunk"))
     stream.out.put(stream.frames.keepalive())
     stream.feed(ROLE, T("a"))
-    assert [OWN_ROLE, OWN_CHUNK, *the_general_way(T("a")[6:-2])] == stream.read()
+    assert [OWN_ROLE, OWN_CHUNK, *by_the_general_path(T("a")[6:-2])] == stream.read()
 
 
 @pytest.mark.parametrize(
@@ -334,18 +334,18 @@ def test_the_upstreams_role_chunk_is_swallowed_once_the_role_was_said() -> None:
         b'{"choices":[]}',
     ],
 )
-def test_a_chunk_that_says_more_than_the_role_is_not_swallowed(kept: bytes) -> None:
+def test_a_role_chunk_with_more_than_the_role_is_kept(kept: bytes) -> None:
     stream = ChatStream(FrameOptions(keepalive="chunk"))
     stream.out.put(stream.frames.keepalive())
     stream.feed(event(kept))
-    assert the_general_way(kept) == stream.read()[2:]
+    assert by_the_general_path(kept) == stream.read()[2:]
 
 
-def test_no_role_chunk_is_swallowed_where_the_gateway_said_none() -> None:
+def test_the_upstreams_role_chunk_is_kept_if_no_keepalive_was_sent() -> None:
     roles = [PLAIN.chunk({"role": "assistant", "content": None}, index=index) for index in (1, 0)]
     stream = ChatStream()
     stream.feed(*map(event, roles))
-    assert the_general_way(*roles) == stream.read()
+    assert by_the_general_path(*roles) == stream.read()
 
 
 def test_a_chunk_keepalive_carries_the_running_usage() -> None:
@@ -371,29 +371,29 @@ def test_a_chunk_keepalive_carries_the_timings_of_the_last_upstream_chunk() -> N
     assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}
 
 
-def test_scenario_054_off_sends_no_comment_and_passes_none() -> None:
+def test_scenario_054_with_keepalives_off_comments_are_neither_sent_nor_passed_on() -> None:
     stream = ChatStream(FrameOptions(keepalive="off"))
     stream.feed(T("a"), b":\n\n: ping\n\n")
     assert stream.frames.keepalive() == b""
     assert len(stream.read()) == 1
 
 
-def test_chunk_form_drops_the_upstreams_comments() -> None:
+def test_with_chunk_keepalives_the_upstreams_comments_are_dropped() -> None:
     stream = ChatStream(FrameOptions(keepalive="chunk"))
     stream.feed(T("a"), b": ping\n\n")
     assert len(stream.read()) == 1
 
 
-def test_scenario_053_comments_stay_comments_and_commit_nothing() -> None:
+def test_scenario_053_comments_are_passed_on_and_do_not_commit_the_response() -> None:
     stream = ChatStream(FrameOptions(keepalive="comment"))
     stream.feed(b": x\n\n:\n\ndata:\n\n")
     assert not stream.out.committed
     stream.feed(T("a"), b": x\n", b"\n:\n\n", b"data:\n\n")
-    assert [*the_general_way(T("a")[6:-2]), b": x\n\n", b":\n\n"] == stream.read()
+    assert [*by_the_general_path(T("a")[6:-2]), b": x\n\n", b":\n\n"] == stream.read()
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk", "off"])
-def test_nothing_is_put_inside_a_half_raw_frame(form: KeepAlive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_keepalive_is_sent_inside_a_raw_event(form: KeepAlive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     big = event(PLAIN.payload("x" * 100))
     stream = ChatStream(FrameOptions(keepalive=form))
@@ -410,7 +410,7 @@ OOPS = GatewayError(500, "server_error", "internal_error", "oops")
 OOPS_FRAME = b"data: " + OOPS.body() + b"\n\n"
 
 
-def test_an_error_ends_a_half_raw_frame_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_frame_first_ends_an_incomplete_raw_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     stream = ChatStream()
     assert stream.frames.failure(OOPS) == OOPS_FRAME
@@ -436,10 +436,10 @@ USAGE = (
 )
 
 
-def test_scenario_079_the_usage_chunk_is_withheld_and_its_timings_put_back() -> None:
+def test_scenario_079_the_usage_chunk_is_withheld_and_its_timings_move_to_the_finish_chunk() -> None:
     stream = ChatStream(FrameOptions(withhold_usage=True))
     stream.feed(T("a"), event(FINISH), event(USAGE), DONE)
-    assert the_general_way(T("a")[6:-2], FINISH_WITH_TIMINGS) == stream.read()
+    assert by_the_general_path(T("a")[6:-2], FINISH_WITH_TIMINGS) == stream.read()
     assert (stream.token_usage.prompt_tokens, stream.token_usage.completed, stream.token_usage.exact) == (
         5,
         2,
@@ -447,34 +447,34 @@ def test_scenario_079_the_usage_chunk_is_withheld_and_its_timings_put_back() -> 
     )
 
 
-def test_scenario_079_the_usage_chunk_passes_where_the_client_asked_for_it() -> None:
+def test_scenario_079_the_usage_chunk_is_passed_on_if_the_client_asked_for_it() -> None:
     stream = ChatStream()
     stream.feed(T("a"), event(FINISH), event(USAGE), DONE)
-    assert the_general_way(T("a")[6:-2], FINISH, USAGE) == stream.read()
+    assert by_the_general_path(T("a")[6:-2], FINISH, USAGE) == stream.read()
 
 
-def test_a_finish_chunk_is_not_lost_where_no_usage_chunk_comes() -> None:
+def test_the_finish_chunk_is_passed_on_if_no_usage_chunk_comes() -> None:
     stream = ChatStream(FrameOptions(withhold_usage=True))
     stream.feed(T("a"), event(FINISH), DONE)
     assert len(stream.read()) == 1
     stream.frames.finish()
     stream.frames.finish()
-    assert the_general_way(T("a")[6:-2], FINISH) == stream.read()
+    assert by_the_general_path(T("a")[6:-2], FINISH) == stream.read()
 
 
-def test_timings_that_stand_in_the_finish_chunk_are_left_alone() -> None:
+def test_timings_in_the_finish_chunk_are_kept() -> None:
     stream = ChatStream(FrameOptions(withhold_usage=True))
     stream.feed(
         event(FINISH_WITH_TIMINGS), event(USAGE.replace(b'"predicted_n":2', b'"predicted_n":9')), DONE
     )
-    assert the_general_way(FINISH_WITH_TIMINGS) == stream.read()
+    assert by_the_general_path(FINISH_WITH_TIMINGS) == stream.read()
 
 
 def test_only_the_usage_chunk_is_withheld() -> None:
     stream = ChatStream(FrameOptions(withhold_usage=True))
     other = b'{"choices":[],"prompt_filter_results":[]}'
     stream.feed(event(USAGE), event(other), event(FINISH), event(other), event(USAGE), DONE)
-    assert the_general_way(other, other, FINISH_WITH_TIMINGS) == stream.read()
+    assert by_the_general_path(other, other, FINISH_WITH_TIMINGS) == stream.read()
 
 
 def test_every_choice_keeps_its_finish_chunk() -> None:
@@ -485,7 +485,7 @@ def test_every_choice_keeps_its_finish_chunk() -> None:
     assert [(c["choices"][0]["index"], "timings" in c) for c in stream.chunks()] == [(1, False), (0, True)]
 
 
-def test_the_running_usage_is_in_every_chunk_after_the_role_chunk() -> None:
+def test_every_chunk_after_the_role_chunk_has_the_running_usage() -> None:
     stream = ChatStream(FrameOptions(running_usage=True, strip_timings=True))
     deltas = [PLAIN.chunk({"content": "x"}, more={"timings": times(n)}) for n in (1, 2)]
     stream.feed(ROLE, *map(event, deltas), event(FINISH_WITH_TIMINGS), DONE)
@@ -495,19 +495,19 @@ def test_the_running_usage_is_in_every_chunk_after_the_role_chunk() -> None:
     assert ["timings" in chunk for chunk in (first, second, finish)] == [False, False, True]
 
 
-def test_timings_stay_where_the_client_asked_for_them() -> None:
+def test_timings_are_kept_if_the_client_asked_for_them() -> None:
     stream = ChatStream(FrameOptions(running_usage=True))
     stream.feed(ROLE, event(PLAIN.chunk({"content": "x"}, more={"timings": times(1)})))
     assert times(1) == stream.chunks()[1]["timings"]
 
 
-def test_the_timings_of_a_usage_chunk_are_the_clients_own() -> None:
+def test_the_timings_of_a_requested_usage_chunk_stay_in_it() -> None:
     stream = ChatStream(FrameOptions(running_usage=True, strip_timings=True))
     stream.feed(ROLE, event(FINISH), event(USAGE))
     assert times(2) == stream.chunks()[-1]["timings"]
 
 
-def test_both_halves_of_a_split_chunk_state_the_running_usage() -> None:
+def test_both_parts_of_a_split_chunk_have_the_running_usage() -> None:
     stream = ChatStream(FrameOptions(running_usage=True))
     stream.feed(ROLE, event(PLAIN.chunk({"reasoning": "hm", "content": "x"})))
     assert [chunk.get("usage", {}).get("completion_tokens") for chunk in stream.chunks()] == [None, 1, 1]
@@ -543,7 +543,7 @@ def test_an_error_ends_the_stream(before: bytes, body: bytes, error: Json) -> No
 
 
 @pytest.mark.parametrize("nothing", [b"null", b'""', b"{}", b"false"])
-def test_an_empty_error_is_none(nothing: bytes) -> None:
+def test_an_empty_error_field_is_not_an_error(nothing: bytes) -> None:
     stream = ChatStream()
     stream.feed(b'data: {"error":%s,"choices":[]}\n\n' % nothing)
     assert stream.frames.error is None
@@ -563,7 +563,7 @@ def test_an_empty_error_is_none(nothing: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("before", [[], [T("a"), event(PLAIN.payload("b"))]])
-def test_scenario_086_broken_text_is_mended_rewritten_and_counted(
+def test_scenario_086_broken_text_is_repaired_and_rewritten(
     before: list[bytes], inside: bytes, text: str
 ) -> None:
     stream = ChatStream()
@@ -582,7 +582,7 @@ def test_scenario_086_broken_text_is_mended_rewritten_and_counted(
         (b"[NaN,123456789012345678901234567890]", [None, 1.2345678901234568e29]),
     ],
 )
-def test_numbers_that_json_does_not_know_are_mended(value: bytes, read: object) -> None:
+def test_numbers_that_json_does_not_have_are_repaired(value: bytes, read: object) -> None:
     stream = ChatStream()
     stream.feed(event(PLAIN.chunk({"content": "x"}, more={"x": "V"}).replace(b'"V"', value)))
     assert [("x", read)] == [(c["choices"][0]["delta"]["content"], c["x"]) for c in stream.chunks()]
@@ -599,7 +599,7 @@ def test_numbers_that_json_does_not_know_are_mended(value: bytes, read: object) 
         (b'data: {"a":' + b"9" * 5000 + b"]\n\n", b'data: {"a":' + b"9" * 5000 + b"]\n\n"),
     ],
 )
-def test_what_is_no_json_object_passes_as_text(body: bytes, passed: bytes) -> None:
+def test_data_that_is_not_a_json_object_is_passed_on_as_text(body: bytes, passed: bytes) -> None:
     stream = ChatStream()
     stream.feed(body)
     assert [passed] == stream.read()
@@ -614,10 +614,10 @@ def test_the_null_before_the_answers_to_an_array_of_prompts_is_dropped() -> None
 def test_fields_that_chat_does_not_use_are_dropped() -> None:
     stream = ChatStream()
     stream.feed(b"id: 1\nevent: message\nretry: 5\n" + T("a"))
-    assert the_general_way(T("a")[6:-2]) == stream.read()
+    assert by_the_general_path(T("a")[6:-2]) == stream.read()
 
 
-def test_a_stream_shows_its_counts() -> None:
+def test_the_repr_of_frames_shows_its_counts() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
     assert repr(stream.frames) == "<Frames ChatDialect 1 events parsed, <TokenUsage ~0+2 tokens>>"

@@ -1,4 +1,6 @@
-"""What the relay owes to the lease and to the client, seen from the read callback."""
+"""The relay releases its lease in the right way, and sends frames to the client in time."""
+
+from __future__ import annotations
 
 import asyncio
 from typing import cast
@@ -18,11 +20,11 @@ from tests.support.virtual_time import run_virtual
 
 
 def said(stream: InMemoryStream) -> str:
-    """What the client was told so far."""
+    """The text that the client has received so far."""
     return "".join(text_of(frame) or "" for frame in FrameReader().feed(stream.client.body))
 
 
-def test_what_came_with_the_end_leaves_before_the_books_are_closed() -> None:
+def test_tokens_that_come_with_the_end_are_sent_before_the_lease_is_released() -> None:
     async def main() -> None:
         async with InMemoryStream(keep=True) as stream:
             stream.read(CHUNKED)
@@ -35,7 +37,7 @@ def test_what_came_with_the_end_leaves_before_the_books_are_closed() -> None:
     run_virtual(main())
 
 
-def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_it() -> None:
+def test_only_the_first_of_many_tokens_in_one_read_is_parsed() -> None:
     async def main() -> None:
         async with InMemoryStream(keep=True) as stream:
             stream.read(CHUNKED)
@@ -48,8 +50,8 @@ def test_of_many_tokens_in_one_read_the_first_is_parsed_and_the_others_are_like_
     run_virtual(main())
 
 
-def test_the_first_token_does_not_wait_for_what_came_with_it() -> None:
-    """It is on its way before the last of the read has been looked at."""
+def test_the_first_token_does_not_wait_for_the_rest_of_its_read() -> None:
+    """It is sent before the rest of the read is parsed."""
 
     async def main() -> None:
         async with InMemoryStream(keep=True) as stream:
@@ -66,8 +68,8 @@ def test_the_first_token_does_not_wait_for_what_came_with_it() -> None:
     run_virtual(main())
 
 
-class Unconnected:
-    """An upstream transport that has not got any further than to dial."""
+class DiallingTransport:
+    """An upstream transport that never connects."""
 
     def __init__(self) -> None:
         self.connection = UpstreamConnection(asyncio.get_running_loop())
@@ -80,9 +82,9 @@ class Unconnected:
 
 
 @pytest.mark.parametrize("how", ["closed", "failed", "unreachable"])
-def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
+def test_a_lease_is_released_as_unused_if_nothing_was_sent(how: str) -> None:
     async def main() -> None:
-        backend = Unconnected()
+        backend = DiallingTransport()
         stream = InMemoryStream()
         lease = stream.relay._lease
         stream.relay.start(
@@ -105,7 +107,7 @@ def test_a_slot_whose_backend_heard_nothing_is_as_it_was(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "failed", "cut"])
-def test_a_slot_whose_backend_may_have_heard_something_is_verified(how: str) -> None:
+def test_a_lease_is_released_as_abandoned_if_something_may_have_been_sent(how: str) -> None:
     async def main() -> None:
         async with InMemoryStream() as stream:
             lease = stream.relay._lease

@@ -1,4 +1,6 @@
-"""The short way writes what the general path writes, byte for byte, or declines."""
+"""A template writes what the general path writes, byte for byte, or does not match."""
+
+from __future__ import annotations
 
 import orjson
 import pytest
@@ -25,23 +27,23 @@ def template_of(payload: bytes) -> Template:
     return template
 
 
-def the_general_way(payload: bytes) -> bytes:
+def by_the_general_path(payload: bytes) -> bytes:
     return b"".join(map(data_frame, stamp_and_split(orjson.loads(payload), OURS)))
 
 
 def agrees(template: Template, payload: bytes) -> bool:
-    """Whether the template takes this payload; if it does, both ways must write the same."""
+    """Return True if the template matches this payload. If so, both paths must write the same."""
     text = template.text_of(payload)
     assert text == template.text_of_event(b"data: " + payload + b"\n\n")
     if text is None:
         return False
-    assert the_general_way(payload) == template.frame(text)
+    assert by_the_general_path(payload) == template.frame(text)
     return True
 
 
 @given(shapes, texts, texts, escapes, escapes)
 @example(PLAIN, ":", "x", "least", "least")
-def test_what_a_template_takes_it_writes_as_the_general_path(
+def test_a_template_writes_what_the_general_path_writes(
     shape: Shape, first: str, then: str, written: str, rewritten: str
 ) -> None:
     template = learnt(shape.payload(first, written))
@@ -53,14 +55,16 @@ def test_what_a_template_takes_it_writes_as_the_general_path(
 
 
 @given(shapes, texts, escapes)
-def test_a_template_takes_every_text_of_its_stream(shape: Shape, text: str, written: str) -> None:
+def test_a_template_matches_every_text_of_its_stream(shape: Shape, text: str, written: str) -> None:
     template = learnt(shape.payload("some text that stands nowhere else"))
     assert template is not None
     assert agrees(template, shape.payload(text, written)) == bool(text)
 
 
 @given(shapes, texts, st.data())
-def test_no_bytes_make_a_template_write_something_else(shape: Shape, text: str, data: st.DataObject) -> None:
+def test_a_template_never_writes_other_bytes_than_the_general_path(
+    shape: Shape, text: str, data: st.DataObject
+) -> None:
     template = template_of(shape.payload("some text"))
     payload = bytearray(shape.payload(text))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -89,7 +93,7 @@ def test_the_kind_is_the_name_of_the_delta_field(kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("written", sorted(ESCAPES))
-def test_a_text_leaves_in_one_form_however_it_was_escaped(text: str, written: str) -> None:
+def test_a_text_is_written_in_one_form_whatever_its_escapes(text: str, written: str) -> None:
     template = template_of(PLAIN.payload("hello"))
     assert orjson.dumps(text)[1:-1] == template.text_of(PLAIN.payload(text, written))
     assert agrees(template, PLAIN.payload(text, written))
@@ -113,19 +117,19 @@ def test_a_text_leaves_in_one_form_however_it_was_escaped(text: str, written: st
         b'a"},"finish_reason":null}]}\n\ndata: {"choices":[{"index":0,"delta":{"content":"b',
     ],
 )
-def test_what_is_no_inside_of_one_json_string_is_declined(inside: bytes) -> None:
+def test_bytes_that_are_not_the_inside_of_one_json_string_do_not_match(inside: bytes) -> None:
     payload = PLAIN.payload("hello")
     assert not agrees(template_of(payload), payload.replace(b"hello", inside))
 
 
-def test_two_events_in_one_read_are_not_one_text() -> None:
+def test_two_events_in_one_read_do_not_match() -> None:
     event = b"data: " + PLAIN.payload("hello") + b"\n\n"
     template = template_of(PLAIN.payload("hello"))
     assert template.text_of_event(event) == b"hello"
     assert template.text_of_event(event + event) is None
 
 
-def test_a_body_shorter_than_what_stands_around_the_text_is_declined() -> None:
+def test_a_body_shorter_than_head_and_tail_does_not_match() -> None:
     payload = PLAIN.payload("hello")
     template = template_of(payload)
     for cut in range(len(payload)):
@@ -136,18 +140,18 @@ def test_a_body_shorter_than_what_stands_around_the_text_is_declined() -> None:
 
 
 @pytest.mark.parametrize("text", ["assistant", "content", "chat.completion.chunk", "index", ":", ",", "m"])
-def test_nothing_is_learnt_from_a_text_that_stands_elsewhere_in_the_chunk_too(text: str) -> None:
+def test_no_template_is_learnt_if_the_text_occurs_twice_in_the_chunk(text: str) -> None:
     chunk = PLAIN.chunk({"content": text}, more={"role": "assistant", "name": "m", "more": "m"})
     assert learnt(chunk) is None
 
 
-def test_a_text_that_looks_like_the_border_of_two_strings_is_harmless() -> None:
+def test_a_text_that_looks_like_the_border_of_two_strings_is_not_learnt_wrongly() -> None:
     assert learnt(b'{"choices":[{"index":0,"delta":{"content":":"}}]}') is None
     assert learnt(b'{"choices":[{"index":0,"delta":{"content":","}}]}') is not None
 
 
 @pytest.mark.parametrize("at_front", [True, False])
-def test_the_marker_in_a_field_of_the_upstream_is_not_taken_for_the_text(at_front: bool) -> None:
+def test_a_marker_in_another_field_is_not_taken_for_the_text(at_front: bool) -> None:
     field = b'"system_fingerprint":"\xe2\x81\xa3slotgate\xe2\x81\xa3"'
     choices = b'"choices":[{"index":0,"delta":{"content":"hello"}}]'
     payload = b"{" + b",".join([field, choices] if at_front else [choices, field]) + b"}"
@@ -181,9 +185,9 @@ def test_the_marker_in_a_field_of_the_upstream_is_not_taken_for_the_text(at_fron
         b'{"choices":[{"index":0,"delta":{"content":"a"}},{"index":1,"delta":{"content":"b"}}]}',
     ],
 )
-def test_only_one_plain_delta_of_the_first_choice_is_learnt(payload: bytes) -> None:
+def test_only_a_plain_delta_of_the_first_choice_is_learnt(payload: bytes) -> None:
     assert learnt(payload) is None
 
 
-def test_the_template_shows_what_it_is() -> None:
+def test_the_repr_of_a_template_shows_kind_and_size() -> None:
     assert repr(template_of(PLAIN.payload("hello"))).startswith("<Template content ")

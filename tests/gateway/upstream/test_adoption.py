@@ -1,4 +1,6 @@
-"""A socket that sends before the event loop has it: whose descriptor it is, and who closes it."""
+"""A socket that sends before the event loop has it: its descriptor is closed exactly once."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -21,22 +23,24 @@ from slotgate.gateway.upstream.address import BackendAddress
 pytestmark = pytest.mark.anyio
 
 LARGE = b"x" * 100_000
-"""What is more than 64 KiB is written once the event loop has the socket."""
+"""More than 64 KiB: the rest is written once the event loop has the socket."""
 LINGER = struct.pack("ii", 1, 0)
 
 
-class Ends:
+class EndRecorder:
+    """A sink that notes ends and ignores everything else."""
+
     def __init__(self) -> None:
         self.ends: list[End] = []
 
     def head(self, status: int, headers: Headers) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def body(self, data: bytes) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def read_over(self) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def ended(self, end: End) -> None:
         self.ends.append(end)
@@ -44,7 +48,7 @@ class Ends:
 
 @contextmanager
 def listening(place: Path | None) -> Iterator[tuple[socket.socket, UpstreamTransport]]:
-    """At `place`, or on the loopback address. Accepts when it is told to."""
+    """Listen at `place`, or on the loopback address. The test accepts the connections."""
     with socket.socket(socket.AF_UNIX if place else socket.AF_INET) as listener:
         listener.bind(str(place) if place else ("127.0.0.1", 0))
         listener.listen()
@@ -57,14 +61,14 @@ def listening(place: Path | None) -> Iterator[tuple[socket.socket, UpstreamTrans
 
 
 def reset(listener: socket.socket) -> None:
-    """What a backend that dies does to a connection."""
+    """Reset a connection, as the kernel does for a backend that dies."""
     accepted, _ = listener.accept()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
     accepted.close()
 
 
 class Bystanders:
-    """Descriptors that others open meanwhile."""
+    """Descriptors that other code opens meanwhile."""
 
     def __init__(self) -> None:
         self._sockets: list[tuple[socket.socket, int]] = []
@@ -74,7 +78,7 @@ class Bystanders:
             self._sockets.append((each, os.fstat(each.fileno()).st_ino))
 
     def lost(self) -> int:
-        """How many are no longer what they were; the others are closed."""
+        """Return the number of descriptors that were closed by other code. Close the others."""
         lost = 0
         for each, inode in self._sockets:
             if _inode(each) == inode:
@@ -93,18 +97,18 @@ def _inode(opened: socket.socket) -> int | None:
 
 
 def at_once(_: socket.socket) -> None:
-    """The backend does nothing; the connection is closed by us."""
+    """The backend does nothing; the test closes the exchange."""
 
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("backend", [reset, at_once], ids=["reset", "closed by us"])
-async def test_a_descriptor_is_closed_once_however_early_its_connection_ends(
+async def test_a_descriptor_is_closed_exactly_once_even_if_its_connection_ends_early(
     tmp_path: Path, backend: Callable[[socket.socket], None], turns: int, *, unix: bool
 ) -> None:
-    """Closed twice, it would by then be another connection's."""
+    """A second close would hit another connection that has the same number by then."""
     with listening(tmp_path / "llama.sock" if unix else None) as (listener, transport):
-        bystanders, sink = Bystanders(), Ends()
+        bystanders, sink = Bystanders(), EndRecorder()
         exchange = transport.begin(UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", (LARGE,)), sink)
         backend(listener)
         for turn in range(10):
@@ -121,10 +125,10 @@ async def test_a_descriptor_is_closed_once_however_early_its_connection_ends(
         assert transport.connections == 0
 
 
-def test_what_is_said_on_a_loop_with_a_network_of_its_own_stays_there(
+def test_a_loop_with_its_own_network_never_uses_a_real_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Something on this machine may listen at the same number."""
+    """A real program on this machine may listen on the same port."""
 
     class Greeter(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,7 @@
-"""A request to a backend on the same machine leaves at once; a connection may end while it is made."""
+"""Connecting: a request to a local backend is sent at once, and an exchange may end before its connection is
+made."""
+
+from __future__ import annotations
 
 import asyncio
 import os
@@ -14,7 +17,7 @@ import pytest
 from slotgate.gateway.upstream import End, UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.address import BackendAddress
 from slotgate.gateway.upstream.connection import UpstreamConnection
-from tests.gateway.upstream.test_transport import Recorder, eventually
+from tests.gateway.upstream.test_transport import RecordingSink, eventually
 from tests.support.logged import logged
 from tests.support.notation import DONE, END, H, T, chunked
 
@@ -28,7 +31,7 @@ BYTES = REQUEST.head + b"{}"
 
 @contextmanager
 def listening(backlog: int = 16, path: Path | None = None) -> Iterator[socket.socket]:
-    """A backend that is played by hand: nothing of it needs the event loop."""
+    """A backend whose socket the test itself accepts and reads, without the event loop."""
     with closing(socket.socket(socket.AF_UNIX if path else socket.AF_INET)) as server:
         server.settimeout(5)
         server.bind(str(path) if path else ("127.0.0.1", 0))
@@ -50,7 +53,7 @@ def url_of(server: socket.socket, host: str = "127.0.0.1") -> httpx.URL:
 async def transport_to(
     server: socket.socket, *, host: str = "127.0.0.1", within_s: float = 5.0
 ) -> AsyncIterator[UpstreamTransport]:
-    """No descriptor and no connection is left behind."""
+    """A transport to this server. At the end of the block, no descriptor and no connection may be left."""
     unix = server.family == socket.AF_UNIX
     address = BackendAddress.of(
         httpx.URL("http://llama") if unix else url_of(server, host), server.getsockname() if unix else None
@@ -76,10 +79,10 @@ def read_whole(connection: socket.socket, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("unix", [False, True])
-async def test_the_request_has_left_when_begin_returns(tmp_path: Path, *, unix: bool) -> None:
+async def test_the_request_is_sent_when_begin_returns(tmp_path: Path, *, unix: bool) -> None:
     with listening(path=tmp_path / "socket" if unix else None) as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             assert exchange.sent
             with accepted(server) as connection:
@@ -91,10 +94,10 @@ async def test_the_request_has_left_when_begin_returns(tmp_path: Path, *, unix: 
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_connection_that_is_closed_while_it_is_made_is_closed(turns: int) -> None:
+async def test_a_connection_can_be_closed_while_it_is_being_made(turns: int) -> None:
     with listening() as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -108,11 +111,11 @@ async def test_a_connection_that_is_closed_while_it_is_made_is_closed(turns: int
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_nothing_was_sent_if_it_is_closed_before_there_is_a_connection(turns: int) -> None:
-    """A name has to be looked up: that is not done in the step in which it is asked for."""
+async def test_an_exchange_closed_before_its_connection_is_made_sent_nothing(turns: int) -> None:
+    """A host name has to be looked up, so its connection is never made at once."""
     with listening() as server:
         async with transport_to(server, host="localhost") as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             assert not exchange.sent
             for _ in range(turns):
@@ -124,10 +127,10 @@ async def test_nothing_was_sent_if_it_is_closed_before_there_is_a_connection(tur
             assert sink.ends == [End.CLOSED]
 
 
-async def test_a_name_is_looked_up_and_then_the_request_leaves() -> None:
+async def test_a_host_name_is_looked_up_before_the_request_is_sent() -> None:
     with listening() as server:
         async with transport_to(server, host="localhost") as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             await eventually(lambda: exchange.sent)
             with accepted(server) as connection:
@@ -137,12 +140,12 @@ async def test_a_name_is_looked_up_and_then_the_request_leaves() -> None:
 
 
 @pytest.mark.parametrize("size", [60_000, 70_000, 20_000_000])
-async def test_a_body_that_the_socket_does_not_take_at_once_arrives_whole(size: int) -> None:
+async def test_a_body_larger_than_the_socket_buffer_arrives_completely(size: int) -> None:
     body = random.Random(size).randbytes(size)
     outgoing = UpstreamRequest(HEAD + b"content-length: %d\r\n\r\n" % size, (body[:7], memoryview(body)[7:]))
     with listening() as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             transport.begin(outgoing, sink)
             with accepted(server) as connection:
                 got = await asyncio.to_thread(read_whole, connection, len(outgoing.head) + size)
@@ -151,10 +154,10 @@ async def test_a_body_that_the_socket_does_not_take_at_once_arrives_whole(size: 
             assert await sink.end() is End.COMPLETE
 
 
-async def test_what_comes_before_the_event_loop_has_the_socket_is_read() -> None:
+async def test_bytes_that_come_before_the_event_loop_has_the_socket_are_read() -> None:
     with listening() as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             transport.begin(REQUEST, sink)
             with accepted(server) as connection:
                 connection.sendall(ANSWER)
@@ -164,24 +167,24 @@ async def test_what_comes_before_the_event_loop_has_the_socket_is_read() -> None
             assert sink.data == T("a") + DONE
 
 
-async def test_a_backend_that_hangs_up_before_that_cut_it_short() -> None:
+async def test_a_reset_before_the_event_loop_has_the_socket_cuts_the_exchange_short() -> None:
     with listening() as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             accepted(server).close()  # with bytes unread: a reset
             assert await sink.end() is End.CUT_SHORT
             assert exchange.sent
 
 
-async def test_a_socket_that_the_event_loop_does_not_take_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_that_the_event_loop_refuses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuses(_: object, connection: UpstreamConnection) -> None:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(UpstreamTransport, "_adopt", refuses)
     with listening() as server:
         async with transport_to(server) as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             assert await sink.end() is End.CUT_SHORT
             assert exchange.sent
@@ -189,24 +192,24 @@ async def test_a_socket_that_the_event_loop_does_not_take_is_closed(monkeypatch:
                 assert read_whole(connection, len(BYTES) + 1) == BYTES
 
 
-async def test_a_fault_of_ours_in_connecting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_in_connecting_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(_: object, connection: UpstreamConnection) -> None:
         raise LookupError("a fault of ours")
 
     monkeypatch.setattr(UpstreamTransport, "_connect", fails)
     with listening() as server, logged() as log:
         async with transport_to(server, host="localhost") as transport:
-            sink = Recorder()
+            sink = RecordingSink()
             transport.begin(REQUEST, sink)
             assert await sink.end() is End.UNREACHABLE
         log.expect("internal error")
 
 
-async def test_nobody_listens() -> None:
+async def test_an_address_without_a_listener_is_unreachable() -> None:
     with listening() as server:
         url = url_of(server)
     transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5)
-    sink = Recorder()
+    sink = RecordingSink()
     exchange = transport.begin(REQUEST, sink)
     assert not sink.ends
     assert await sink.end() is End.UNREACHABLE
@@ -214,15 +217,15 @@ async def test_nobody_listens() -> None:
     assert isinstance(exchange.failure, ConnectionRefusedError)
     with pytest.raises(httpx.ConnectError) as refused:
         await transport.handle_async_request(httpx.Request("GET", url))
-    assert isinstance(refused.value.__cause__, ConnectionRefusedError)  # by which a restart is told
+    assert isinstance(refused.value.__cause__, ConnectionRefusedError)  # shows a restart to the monitor
     await eventually(lambda: transport.connections == 0)
 
 
-async def test_nobody_accepts() -> None:
-    """Where the queue of a listener is full a connection is not made at once, and is waited for."""
+async def test_a_connection_to_a_full_listener_is_awaited() -> None:
+    """If the queue of a listener is full, a connection is not made at once."""
     with listening(backlog=0) as server:
         async with transport_to(server, within_s=0.05) as transport:
-            sinks = [Recorder() for _ in range(4)]
+            sinks = [RecordingSink() for _ in range(4)]
             exchanges = [transport.begin(REQUEST, sink) for sink in sinks]
             late = [
                 (exchange, sink) for exchange, sink in zip(exchanges, sinks, strict=True) if not exchange.sent
@@ -233,14 +236,16 @@ async def test_nobody_accepts() -> None:
                 assert isinstance(exchange.failure, TimeoutError)
 
 
-async def test_no_descriptor_is_left_for_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_sent_later_if_no_descriptor_is_free_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_more(*_: object) -> socket.socket:
         raise OSError(24, "Too many open files")
 
     with listening() as server:
         async with transport_to(server) as transport:
             monkeypatch.setattr("slotgate.gateway.upstream.transport.socket.socket", no_more)
-            sink = Recorder()
+            sink = RecordingSink()
             exchange = transport.begin(REQUEST, sink)
             assert not exchange.sent
             monkeypatch.undo()
@@ -272,13 +277,13 @@ async def test_an_address_on_this_machine_without_tls_is_local(
     assert over_a_socket.local == (socket.AF_UNIX, "/run/llama")
 
 
-async def test_every_connection_of_many_that_end_at_random_is_gone() -> None:
+async def test_connections_that_end_at_random_are_all_closed() -> None:
     pick = random.Random(11)
     with listening(backlog=512) as server:
         async with transport_to(server) as transport:
 
             async def one() -> None:
-                sink = Recorder()
+                sink = RecordingSink()
                 exchange = transport.begin(REQUEST, sink)
                 for _ in range(pick.randrange(8)):
                     await asyncio.sleep(0)

@@ -1,4 +1,6 @@
-"""Requests to a backend: every ending told apart, everything closed that is not wanted any more."""
+"""Requests to a backend: every kind of end is recognised, and connections that are not needed are closed."""
+
+from __future__ import annotations
 
 import asyncio
 import gzip
@@ -45,8 +47,8 @@ pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
 
 
-class Recorder:
-    """A sink that remembers, and consumes nothing."""
+class RecordingSink:
+    """A sink that keeps everything it is told."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -88,7 +90,7 @@ class Recorder:
 async def transport_to(
     fu: ScriptedUpstream, connect_timeout_s: float = 5.0
 ) -> AsyncIterator[UpstreamTransport]:
-    """Leaving it proves that no connection was left, or closes what may stay open."""
+    """A transport to this server. At the end of the block, its connections are closed and counted."""
     transport = UpstreamTransport(
         BackendAddress.of(httpx.URL("http://127.0.0.1" if fu.uds else fu.url), fu.uds),
         connect_timeout_s=connect_timeout_s,
@@ -108,13 +110,15 @@ def post(fu: ScriptedUpstream, body: bytes = b"{}") -> httpx.Request:
     return httpx.Request("POST", httpx.URL(fu.url if not fu.uds else "http://llama").join(CHAT), content=body)
 
 
-async def opened(transport: UpstreamTransport, fu: ScriptedUpstream) -> tuple[Recorder, UpstreamExchange]:
-    sink = Recorder()
+async def opened(
+    transport: UpstreamTransport, fu: ScriptedUpstream
+) -> tuple[RecordingSink, UpstreamExchange]:
+    sink = RecordingSink()
     return sink, await transport.open(UpstreamRequest.of(post(fu)), sink)
 
 
-async def streamed(script: Script) -> Recorder:
-    """What a sink sees of a stream that plays this script."""
+async def streamed(script: Script) -> RecordingSink:
+    """Return a sink that has received the stream of this script."""
     async with playing(script) as fu, transport_to(fu) as transport:
         sink, exchange = await opened(transport, fu)
         await sink.end()
@@ -132,7 +136,7 @@ async def ask(transport: UpstreamTransport, fu: ScriptedUpstream, body: bytes = 
         await response.aclose()
 
 
-# What a stream ends with
+# The end of a stream
 
 
 EVENTS = [T("안녕😀\u2028"), T("b"), STOP, DONE]
@@ -152,12 +156,12 @@ WHOLE = H + chunked(*EVENTS) + END
     ],
     ids=["llama-server", "one write", "left open", "bytewise", "cut", "length", "closing"],
 )
-async def test_a_whole_message_is_complete_however_it_came(script: Script) -> None:
+async def test_a_whole_message_is_complete_however_its_reads_are_cut(script: Script) -> None:
     sink = await streamed(script)
     assert (sink.status, sink.data, sink.ends) == (200, b"".join(EVENTS), [End.COMPLETE])
 
 
-async def test_completion_does_not_depend_on_a_consumer_or_on_the_close() -> None:
+async def test_completion_needs_neither_a_consumer_nor_a_close() -> None:
     gate = Gate()
     async with playing([Write(WHOLE), gate]) as fu, transport_to(fu) as transport:
         sink, _ = await opened(transport, fu)
@@ -176,7 +180,7 @@ async def test_completion_does_not_depend_on_a_consumer_or_on_the_close() -> Non
     ],
     ids=["FIN", "RST", "half a chunk", "no chunk size", "chunk too long"],
 )
-async def test_scenario_056_a_message_that_was_cut_is_told_from_a_whole_one(rest: Script, end: End) -> None:
+async def test_scenario_056_a_truncated_message_is_not_complete(rest: Script, end: End) -> None:
     sink = await streamed([Write(H + chunked(T("a"))), Sleep(0.01), *rest])
     assert sink.ends == [end]
     assert sink.data.startswith(T("a"))
@@ -191,7 +195,7 @@ async def test_scenario_056_a_message_that_was_cut_is_told_from_a_whole_one(rest
     ],
     ids=["length too long", "close-delimited", "HTTP/1.0"],
 )
-async def test_a_body_that_only_the_close_ends_is_cut_short(raw: bytes, end: End) -> None:
+async def test_a_body_that_ends_with_the_connection_counts_as_cut_short(raw: bytes, end: End) -> None:
     sink = await streamed([Write(raw), Fin()])
     assert (sink.data, sink.ends) == (b"abc", [end])
 
@@ -212,19 +216,19 @@ async def test_a_body_that_only_the_close_ends_is_cut_short(raw: bytes, end: End
     ],
     ids=["none", "half", "interim", "other", "length", "both", "upgrade", "many", "long", "for ever"],
 )
-async def test_an_answer_without_a_proper_head_never_begins(raw: bytes, end: End) -> None:
+async def test_a_response_without_a_valid_head_never_begins(raw: bytes, end: End) -> None:
     sink = await streamed([Write(raw), Sleep(0.01), Fin()] if raw else [Fin()])
     assert (sink.status, sink.ends) == (0, [end])
 
 
-async def test_interim_responses_are_passed_over() -> None:
+async def test_interim_responses_are_skipped() -> None:
     interim = b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     sink = await streamed([*bytewise(interim + b"HTTP/1.1 200 OK\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nhi")])
     assert (sink.status, sink.data, sink.ends) == (200, b"hi", [End.COMPLETE])
     assert sink.headers == [(b"x-a", b"1"), (b"content-length", b"2")]
 
 
-async def test_one_read_is_one_push_however_many_chunks_it_holds() -> None:
+async def test_the_sink_is_told_of_the_end_of_each_read_once() -> None:
     sink = await streamed([Write(H), Sleep(0.01), Write(chunked(*EVENTS)), Sleep(0.01), Write(END), Fin()])
     assert sink.reads == 2
 
@@ -257,7 +261,7 @@ async def test_scenario_043_an_encoded_body_is_decoded_and_its_header_dropped(
 @pytest.mark.parametrize(
     ("encoding", "content"), [(b"br", b"abc"), (b"gzip", b"no gzip"), (b"gzip, br", GZIPPED)]
 )
-async def test_what_cannot_be_decoded_is_broken(encoding: bytes, content: bytes) -> None:
+async def test_a_body_that_cannot_be_decoded_is_broken(encoding: bytes, content: bytes) -> None:
     head = H[:-2] + b"Content-Encoding: " + encoding + b"\r\n\r\n"
     sink = await streamed([Write(head + chunked(content) + END), Stall()])
     assert (sink.data, sink.ends) == (b"", [End.BROKEN])
@@ -271,7 +275,7 @@ async def test_what_cannot_be_decoded_is_broken(encoding: bytes, content: bytes)
     [[Stall()], [Write(H), Stall()], [Write(H), Paced(100)], [Write(H), Flood(64 << 20)]],
     ids=["before headers", "after headers", "in the stream", "in a flood"],
 )
-async def test_scenarios_001_and_002_a_close_is_seen_by_the_backend_at_once(script: Script) -> None:
+async def test_scenarios_001_and_002_the_backend_notices_a_close_at_once(script: Script) -> None:
     async with playing(script) as fu, transport_to(fu) as transport:
         sink, exchange = await opened(transport, fu)
         request = await fu.generation()
@@ -289,8 +293,8 @@ async def test_scenarios_001_and_002_a_close_is_seen_by_the_backend_at_once(scri
         assert sink.ends == [End.CLOSED]
 
 
-async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
-    class Closing(Recorder):
+async def test_a_sink_may_close_the_exchange_within_any_call() -> None:
+    class Closing(RecordingSink):
         exchange: UpstreamExchange | None = None
 
         def body(self, data: bytes) -> None:
@@ -307,8 +311,8 @@ async def test_a_sink_may_close_from_within_what_it_is_told() -> None:
         assert sink.data == EVENTS[0]
 
 
-async def test_a_sink_that_fails_costs_its_own_connection_only() -> None:
-    class Failing(Recorder):
+async def test_a_sink_that_raises_loses_only_its_own_connection() -> None:
+    class Failing(RecordingSink):
         def body(self, data: bytes) -> None:
             raise LookupError("a fault of ours")
 
@@ -319,7 +323,7 @@ async def test_a_sink_that_fails_costs_its_own_connection_only() -> None:
         await exchange.closed
 
 
-async def test_a_stopped_backend_stops_and_goes_on() -> None:
+async def test_a_paused_backend_stops_sending_and_continues_when_resumed() -> None:
     async with playing([Write(H), Flood(16 << 20), Write(END), Fin()]) as fu, transport_to(fu) as transport:
         sink, exchange = await opened(transport, fu)
         request = await fu.generation()
@@ -341,13 +345,13 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
     with refusing_url() as url:
         transport = UpstreamTransport(BackendAddress.of(httpx.URL(url), None), connect_timeout_s=5)
         with pytest.raises(httpx.ConnectError):
-            await transport.open(UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ()), Recorder())
+            await transport.open(UpstreamRequest(b"POST / HTTP/1.1\r\n\r\n", ()), RecordingSink())
         await eventually(lambda: transport.connections == 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_who_was_refused_can_see_it_in_the_chain_of_causes(host: str) -> None:
-    """By that the monitor knows that the process behind the address is another one when it answers again."""
+async def test_a_refused_connection_has_the_refusal_among_its_causes(host: str) -> None:
+    """The health monitor recognises by it that another process answers at the address afterwards."""
     with refusing_url() as url:
         address = httpx.URL(url).copy_with(host=host)
         transport = UpstreamTransport(BackendAddress.of(address, None), connect_timeout_s=5)
@@ -355,7 +359,7 @@ async def test_who_was_refused_can_see_it_in_the_chain_of_causes(host: str) -> N
             await transport.handle_async_request(httpx.Request("GET", address))
         assert isinstance(refused.value.__cause__, ConnectionRefusedError)
         with pytest.raises(httpx.ConnectError) as refused:
-            await transport.open(UpstreamRequest(b"GET / HTTP/1.1\r\n\r\n", ()), Recorder())
+            await transport.open(UpstreamRequest(b"GET / HTTP/1.1\r\n\r\n", ()), RecordingSink())
         assert isinstance(refused.value.__cause__, ConnectionRefusedError)
         await eventually(lambda: transport.connections == 0)
 
@@ -371,7 +375,7 @@ async def test_a_connection_that_takes_too_long_is_a_connect_timeout() -> None:
         await eventually(lambda: transport.connections == 0)
 
 
-async def test_scenario_011_attempts_that_are_cancelled_leave_nothing() -> None:
+async def test_scenario_011_cancelled_attempts_leave_no_connection() -> None:
     async with ScriptedUpstream(accepting=False, backlog=0) as fu, transport_to(fu) as transport:
         for turns in range(20):
             attempts = [asyncio.ensure_future(opened(transport, fu)) for _ in range(10)]
@@ -424,20 +428,20 @@ async def test_a_connection_lost_before_the_request_ends_the_exchange() -> None:
     connection = UpstreamConnection(asyncio.get_running_loop())
     connection.connection_made(Closed())
     connection.connection_lost(None)
-    sink = Recorder()
+    sink = RecordingSink()
     connection.send(b"", (), sink)
     assert (sink.ends, connection.phase) == ([End.CUT_SHORT], UpstreamPhase.CLOSED)
     assert repr(connection) == "<UpstreamConnection closed, 0 exchanges>"
 
 
 class Closed(asyncio.Transport):
-    """A transport whose socket is gone."""
+    """A transport whose socket is closed."""
 
     def is_closing(self) -> bool:
         return True
 
 
-async def test_a_unix_socket_is_reached_as_well(tmp_path: Path) -> None:
+async def test_a_backend_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
     async with (
         ScriptedUpstream(lambda _: stream(*EVENTS), uds=str(tmp_path / "llama.sock")) as fu,
         transport_to(fu) as transport,
@@ -447,7 +451,7 @@ async def test_a_unix_socket_is_reached_as_well(tmp_path: Path) -> None:
         assert fu.requests[0].head.get(b"host") == b"llama"
 
 
-async def test_scenario_040_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scenario_040_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("ALL_PROXY", "all_proxy"):
@@ -466,7 +470,7 @@ async def test_scenario_040_proxies_of_the_environment_are_not_asked(monkeypatch
 # Requests
 
 
-async def test_a_request_is_written_as_it_is() -> None:
+async def test_a_request_is_sent_unchanged() -> None:
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         request = httpx.Request(
             "POST", f"{fu.url}/a%20b?q=%C3%A9", headers=[("X-A", "1"), ("X-A", "2")], content=b"{}"
@@ -513,7 +517,7 @@ async def test_an_early_answer_to_a_body_that_is_not_read_ends_the_upload() -> N
 # Reuse
 
 
-async def test_a_connection_serves_the_next_whole_answer() -> None:
+async def test_a_connection_is_reused_for_the_next_whole_answer() -> None:
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         for _ in range(3):
             assert await ask(transport, fu) == b"{}"
@@ -521,7 +525,7 @@ async def test_a_connection_serves_the_next_whole_answer() -> None:
         assert (transport.connections, transport.idle) == (1, 1)
 
 
-async def test_a_connection_is_free_when_the_answer_is_complete_not_when_it_is_read() -> None:
+async def test_a_connection_is_reusable_when_the_answer_is_complete_even_if_it_is_unread() -> None:
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         response = await transport.handle_async_request(post(fu))
         await eventually(lambda: transport.idle == 1)
@@ -533,7 +537,7 @@ async def test_a_connection_is_free_when_the_answer_is_complete_not_when_it_is_r
         await eventually(lambda: transport.idle == transport.connections)
 
 
-async def test_a_stream_uses_a_connection_of_its_own_and_leaves_none() -> None:
+async def test_a_stream_uses_a_new_connection_and_leaves_none() -> None:
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
         sink, exchange = await opened(transport, fu)
@@ -556,7 +560,7 @@ async def test_a_stream_uses_a_connection_of_its_own_and_leaves_none() -> None:
     ],
     ids=["close", "HTTP/1.0", "another answer begun", "another answer", "another without a body", "surplus"],
 )
-async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(raw: bytes) -> None:
+async def test_a_connection_that_closes_or_sends_too_much_is_not_reused(raw: bytes) -> None:
     with logged() as log:
         async with playing([Write(raw)]) as fu, transport_to(fu) as transport:
             for _ in range(2):
@@ -566,7 +570,7 @@ async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(raw: by
     assert not log.errors, "what a backend says too much is no fault of ours"
 
 
-async def test_bytes_that_nobody_asked_for_close_an_idle_connection() -> None:
+async def test_unexpected_bytes_close_an_idle_connection() -> None:
     gate = Gate()
     async with (
         playing([Write(answer(200, {})), gate, Write(b"HTTP/1.1 408 Timeout\r\n\r\n")]) as fu,
@@ -578,7 +582,7 @@ async def test_bytes_that_nobody_asked_for_close_an_idle_connection() -> None:
         await eventually(lambda: transport.connections == 0)
 
 
-async def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.upstream.transport.IDLE_S", 0.05)
     async with playing([Write(answer(200, {}))]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
@@ -588,12 +592,12 @@ async def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch
         assert len(fu.connections) == 2
 
 
-def test_scenario_038_a_connection_is_kept_for_less_than_llama_server_keeps_it() -> None:
+def test_scenario_038_an_idle_connection_is_closed_before_llama_server_closes_it() -> None:
     assert IDLE_S <= 4.0, "llama-server closes after 5 s"
 
 
 def first_then(later: Callable[[ReceivedRequest], Script]) -> Callable[[ReceivedRequest], Script]:
-    """A connection answers its first request and plays `later` for the next, until a third one exists."""
+    """The first connection answers its first request and plays `later` for its second. Later ones answer."""
 
     def respond(request: ReceivedRequest) -> Script:
         return [Write(answer(200, {"n": 1}))] if len(request.connection.requests) == 1 else later(request)
@@ -602,14 +606,16 @@ def first_then(later: Callable[[ReceivedRequest], Script]) -> Callable[[Received
 
 
 @pytest.mark.parametrize("ending", [Fin(), Rst()])
-async def test_scenario_038_a_stale_connection_is_tried_once_more_on_a_new_one(ending: Fin | Rst) -> None:
+async def test_scenario_038_a_request_on_a_stale_connection_is_sent_again_on_a_new_one(
+    ending: Fin | Rst,
+) -> None:
     async with ScriptedUpstream(first_then(lambda _: [ending])) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
         assert await ask(transport, fu) == b'{"n":1}'
         assert [len(connection.requests) for connection in fu.connections] == [2, 1]
 
 
-async def test_scenario_038_a_connection_that_was_closed_in_time_is_not_used() -> None:
+async def test_scenario_038_a_connection_that_the_backend_has_closed_is_not_reused() -> None:
     async with playing([Write(answer(200, {})), Fin()]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
         await eventually(lambda: transport.connections == 0)
@@ -617,7 +623,7 @@ async def test_scenario_038_a_connection_that_was_closed_in_time_is_not_used() -
         assert [len(connection.requests) for connection in fu.connections] == [1, 1]
 
 
-async def test_scenario_038_a_connection_that_ends_with_our_first_byte_is_tried_once_more() -> None:
+async def test_scenario_038_a_request_is_sent_again_if_its_first_byte_ends_the_connection() -> None:
     def respond(request: ReceivedRequest) -> Script:
         return (
             [Write(answer(200, {})), AwaitByte(), Rst()]
@@ -632,7 +638,7 @@ async def test_scenario_038_a_connection_that_ends_with_our_first_byte_is_tried_
 
 
 @pytest.mark.parametrize("byte", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"])
-async def test_scenario_038_a_connection_that_said_a_byte_is_never_tried_again(byte: bytes) -> None:
+async def test_scenario_038_a_request_is_not_sent_again_after_a_byte_of_the_response(byte: bytes) -> None:
     script: Script = [Write(byte), Sleep(0.01), Fin()]
     async with ScriptedUpstream(first_then(lambda _: script)) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
@@ -641,14 +647,14 @@ async def test_scenario_038_a_connection_that_said_a_byte_is_never_tried_again(b
         assert len(fu.requests) == 2
 
 
-async def test_a_new_connection_that_says_nothing_is_not_tried_again() -> None:
+async def test_a_request_on_a_new_connection_is_not_sent_again() -> None:
     async with playing([Fin()]) as fu, transport_to(fu) as transport:
         with pytest.raises(httpx.ReadError, match="cut short"):
             await ask(transport, fu)
         assert len(fu.requests) == 1
 
 
-async def test_what_we_close_ourselves_is_not_tried_again() -> None:
+async def test_a_request_that_the_gateway_closed_is_not_sent_again() -> None:
     async with ScriptedUpstream(first_then(lambda _: [Stall()])) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
         asking = asyncio.ensure_future(ask(transport, fu))
@@ -659,7 +665,7 @@ async def test_what_we_close_ourselves_is_not_tried_again() -> None:
         assert len(fu.requests) == 2
 
 
-async def test_an_answer_that_is_cut_is_an_error_after_what_came_of_it() -> None:
+async def test_a_truncated_answer_raises_after_its_last_piece() -> None:
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"
     async with playing([Write(raw), Sleep(0.01), Fin()]) as fu, transport_to(fu) as transport:
         response = await transport.handle_async_request(post(fu))
@@ -671,7 +677,7 @@ async def test_an_answer_that_is_cut_is_an_error_after_what_came_of_it() -> None
         await eventually(lambda: transport.connections == 0)
 
 
-async def test_a_consumer_that_pauses_between_two_pieces_loses_none() -> None:
+async def test_a_slow_consumer_loses_no_piece() -> None:
     gate = Gate()
     script: Script = [Write(H + chunked(b"a")), gate, Write(chunked(b"b", b"c") + END)]
     async with playing(script) as fu, transport_to(fu) as transport:
@@ -687,7 +693,7 @@ async def test_a_consumer_that_pauses_between_two_pieces_loses_none() -> None:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Give the loop its turns until `condition()`."""
+    """Let the event loop run until `condition()` is true."""
     async with asyncio.timeout(2):
         while not condition():
             await asyncio.sleep(0)
