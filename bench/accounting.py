@@ -1,9 +1,9 @@
 """Read CPU time (in nanoseconds) and memory of a gateway and its children from the kernel.
 
-Of `/proc/PID/task/TID/schedstat` the first number is time on a CPU, the second is time in which the thread
-was ready and another had the core: how busy the machine was with something else. They are summed over all
-threads of all processes. A thread that ended in between takes its time with it; no gateway here starts one a
-request.
+The first number in `/proc/PID/task/TID/schedstat` is the time on a CPU. The second number is the time in
+which the thread was ready while another thread had the core, so it shows how busy the machine was. Both are
+summed over all threads of all processes. The time of a thread that has ended is lost, but no gateway here
+starts a thread per request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`python -m bench.affinity`: measure what prompt affinity gains: a conversation goes back to its backend.
 
-Two real llama-servers with a small real model, conversations of several turns, two at once in a random order,
-with routing by warmth and without. What is counted is the share of the prompts' tokens that came from the
-cache, and the time to the first token, from the second turn on.
+Two real llama-servers with a small real model serve conversations of several turns, two at once in random
+order, first with affinity and then without. The figures are the share of prompt tokens that came from the
+cache, and the time to the first token, both from the second turn on.
 """
 
 from __future__ import annotations

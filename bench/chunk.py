@@ -1,8 +1,8 @@
 """The chunks of the synthetic upstream. They look like llama-server's; each text is the time of its writing.
 
-A token is ` t` and the sixteen digits of CLOCK_MONOTONIC in nanoseconds, which all processes of a machine
-share. Whoever reads it on the other side of a gateway knows how long it was under way, and tokens can be
-counted even where a gateway puts several into one chunk.
+The text of a token is ` t` and the sixteen digits of CLOCK_MONOTONIC in nanoseconds, a clock that all
+processes of a machine share. So a client behind a gateway knows the latency of each token, and it can count
+tokens even if a gateway puts several into one chunk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run a benchmark: start all gateways, then give each one a turn in every round.
 
-The order of the turns rotates from round to round, so that nobody always follows the same neighbour. What a
-noisy machine does changes within seconds: so in the turn of a gateway that gets all streams the CPU time of a
-token is measured three times, of nginx, of the gateway and of nginx again, and the gateway is compared with
-the mean of the two. Memory is measured on a fresh process each.
+The order of the turns rotates from round to round, so that no gateway always follows the same one. The noise
+of a machine changes within seconds. So in the turn of a gateway that gets all streams, the CPU time of a
+token is measured three times: for nginx, for the gateway and for nginx again. The gateway is compared with
+the mean of the two. Memory is measured on a fresh process.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Contest:
     async def run_real(self, port: int) -> None:
         """Measure every gateway with the real llama-server on `port`."""
         async with AsyncExitStack() as started:
-            everybody = [Contestant(DIRECT, Target(port)), *await self._start(started, port)]
+            contestants = [Contestant(DIRECT, Target(port)), *await self._start(started, port)]
             for number in range(self._plan.real_rounds):
-                for contestant in _rotated(everybody, number):
+                for contestant in _rotated(contestants, number):
                     self._say(
                         f"llama-server, round {number + 1} of {self._plan.real_rounds}: {contestant.name}"
                     )
@@ -82,9 +82,9 @@ class Contest:
     async def _turn(self, contestant: Contestant, direct: Contestant, reference: Contestant | None) -> None:
         plan, samples, name, upstream = self._plan, self._samples, contestant.name, direct.target
         streams = max(1, plan.streams // contestant.fraction)
-        everybody = [direct, contestant] if reference is None else [direct, contestant, reference]
+        contestants = [direct, contestant] if reference is None else [direct, contestant, reference]
         try:
-            with undisturbed([os.getpid(), *(pid for one in everybody for pid in one.family())]):
+            with undisturbed([os.getpid(), *(pid for one in contestants for pid in one.family())]):
                 before = await self._cost(reference, upstream, streams)
                 paced = await self._paced(contestant, upstream, streams)
                 after = await self._cost(reference, upstream, streams)
@@ -176,15 +176,15 @@ class Contest:
     # -- mechanism
 
     async def _start(self, started: AsyncExitStack, port: int) -> list[Contestant]:
-        everybody = []
+        contestants = []
         for peer, program in self._peers.items():
             self._say(f"starting {peer.name}")
             try:
                 course = running(peer, program, port, core=self._cores.gateway, work=self._work)
-                everybody.append(await started.enter_async_context(course))
+                contestants.append(await started.enter_async_context(course))
             except Unavailable as error:
                 self._samples.fail(peer.name, str(error))
-        return everybody
+        return contestants
 
     def _say(self, text: str) -> None:
         if sys.stderr.isatty():
@@ -193,6 +193,6 @@ class Contest:
             print(text, file=sys.stderr)
 
 
-def _rotated(everybody: list[Contestant], by: int) -> list[Contestant]:
-    by %= len(everybody)
-    return everybody[by:] + everybody[:by]
+def _rotated(contestants: list[Contestant], by: int) -> list[Contestant]:
+    by %= len(contestants)
+    return contestants[by:] + contestants[:by]

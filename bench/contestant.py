@@ -53,7 +53,7 @@ async def running(
 ) -> AsyncIterator[Contestant]:
     """Start a gateway and wait until it has streamed a chat; stop it at the end of the block.
 
-    Raises `Unavailable` if it does not get so far.
+    Raises `Unavailable` if the gateway cannot be installed or does not answer.
     """
     folder = work / "run" / peer.name
     shutil.rmtree(folder, ignore_errors=True)

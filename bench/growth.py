@@ -1,10 +1,10 @@
 """`make bench-growth`: measure whether costs grow with the load. They should not.
 
-* A token: 1, 10, 100 and 1,000 streams that together say a thousand tokens a second.
-* A request, with nothing in the queue and with 10,000 tickets of another tenant in it.
-* A request, with one key in the configuration and with 10,000.
+* A token: with 1, 10, 100 and 1,000 streams that together produce a thousand tokens per second.
+* A request: with an empty queue, and with 10,000 tickets of another tenant in it.
+* A request: with one key in the configuration, and with 10,000.
 
-slotgate alone, on a core of its own, in front of the synthetic upstream. Medians and ranges are printed.
+It runs slotgate alone, on a core of its own, with the synthetic upstream. It prints medians and ranges.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ async def _request_cost(gateway: Contestant) -> float:
 async def _crowd(gateway: Contestant) -> AsyncIterator[None]:
     """Keep 10,000 requests of another tenant waiting behind one that never ends.
 
-    The others are short: whenever the calm tenant has nothing in the queue, one of them has its turn.
+    The waiting requests are short. Whenever the measured tenant has nothing in the queue, one of them is
+    served.
     """
     target = Target(gateway.target.port, (("Authorization", f"Bearer {CROWD}"),))
     clients = []

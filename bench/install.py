@@ -1,8 +1,7 @@
 """Install the gateways to compare with. Programs that are installed already stay unchanged.
 
-Debian packages are installed when this runs as root, Python packages into virtual environments of their
-own and npm packages into folders of their own under `bench/.work`. What cannot be had is `Unavailable`, with
-the reason.
+As root it installs Debian packages. Python packages go into virtual environments and npm packages into
+folders under `bench/.work`. A gateway that cannot be installed raises `Unavailable` with the reason.
 """
 
 from __future__ import annotations

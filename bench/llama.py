@@ -1,6 +1,7 @@
 """The real llama-server with a tiny model, which is so fast that the cost of a gateway shows.
 
-Both come from the tests' support, and the wheel from the project's own development requirements.
+Server and model come from tests/support; the wheel of the server is one of the project's development
+requirements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The measurements: the load that a gateway gets, and the values that are read.
 
-Each runs against any target, a gateway or the upstream itself, and leaves no stream behind. Streams without
-an end of their own are ended in good order by the upstream: when clients leave, a gateway has other work.
+Each measurement runs against any target, a gateway or the upstream itself, and leaves no stream behind.
+Endless streams are ended normally by the upstream, because a disconnect of the client would cause extra work
+in the gateway.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ async def first_tokens(
 ) -> list[int]:
     """Measure the nanoseconds from each request to its first token, one after another on kept connections.
 
-    A real llama-server closes the connection after each stream, although it says otherwise: with a pause the
-    close is seen before the next request.
+    A real llama-server closes the connection after each stream, although its headers announce keep-alive.
+    With a pause the client sees the close before it sends the next request.
     """
     took: list[int] = []
     client = await Client.connect(target, Tally())

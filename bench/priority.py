@@ -1,8 +1,8 @@
 """Raise priorities, so that other programs on the machine disturb the measurement less.
 
-Time in a queue behind other programs says nothing about a gateway. While latency is measured, and only then
-(the processes that matter sleep most of that time), they run in a real-time class: whenever one of them is
-ready it has its core at once. Only root may do this; without it the figures are those of an ordinary process.
+Time spent waiting behind other programs says nothing about a gateway. So while latency is measured, the
+processes run in a real-time class: whenever one of them is ready, it gets its core at once. They sleep most
+of that time. Only root may do this; without root the figures are those of ordinary processes.
 """
 
 from __future__ import annotations

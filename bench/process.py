@@ -1,8 +1,8 @@
 """One child process of the benchmark: pinned to its core, logged to a file, gone at the end.
 
-A child is asked to end when this process ends, however that happens (parent-death signal), and it is the
-leader of its own process group, so that what it started itself ends with it. A few lines of Python do this in
-the child and then become the program: no code of ours runs between fork and exec.
+A child ends when this process ends, for whatever reason (parent-death signal). It leads its own process
+group, so that the processes that it starts end with it. A few lines of Python set this up in the child and
+then become the program, so that no other code runs between fork and exec.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A synthetic upstream that costs next to nothing: `python -m bench.upstream PORT`.
 
-What a request's text says is what it gets: `pace=50 tokens=8` is eight tokens, one every 20 ms; `pace=0` is
-as fast as the client takes them, `tokens=0` as many as there are until `POST /end`, which ends all streams in
-good order. Every token is one HTTP chunk and one write. The streams of one pace are spread evenly over its
-interval, whenever each began (timers have a resolution of a millisecond), so tokens come one by one: the
-dearest way, and the same for everybody.
+The text of a request says what it gets. `pace=50 tokens=8` means eight tokens, one every 20 ms. `pace=0`
+means as fast as the client reads. `tokens=0` means endless, until `POST /end` ends all streams normally.
+Every token is one HTTP chunk and one write. The streams of one pace are spread evenly over its interval,
+whenever each began (timers have a resolution of a millisecond). So tokens arrive one by one, which is the
+most expensive case and the same for every gateway.
 
 `/health`, `/props`, `/slots` and `/v1/models` answer as llama-server does.
 """

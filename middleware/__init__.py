@@ -1,5 +1,7 @@
 """Raw ASGI middleware, one class per file. The list of layers is in `slotgate.gateway.app.application`."""
 
+from __future__ import annotations
+
 from slotgate.middleware.access_log import AccessLog
 from slotgate.middleware.authentication import Authentication
 from slotgate.middleware.cors import Cors

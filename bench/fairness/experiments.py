@@ -1,7 +1,7 @@
 """Four experiments with many tenants, each run on the gateway's own scheduler and virtual time.
 
-No clock, no network and no chance: random sizes come from a seed, so every run gives the same figures.
-Work is counted in tokens; a slot makes `RATE` of them a second.
+There is no clock, no network and no chance: random sizes come from a seed, so every run gives the same
+figures. Work is counted in tokens; a slot generates `RATE` tokens per second.
 """
 
 from __future__ import annotations

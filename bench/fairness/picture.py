@@ -51,7 +51,7 @@ class _Panel:
 def picture(shares: Sequence[Shares], arrivals: Sequence[Arrival], batch: Batch) -> str:
     """The whole document."""
     parts = [
-        _heading(28, "Shares of all tokens over time, everybody always waiting"),
+        _heading(28, "Shares of all tokens over time, all tenants always waiting"),
         _note(
             46,
             f"{SLOTS} slots. Dashed: what the weights say. Requests of 100 to 3,200 tokens, wrong estimates.",

@@ -1,7 +1,8 @@
 """A gateway as tutorials write it. It is here to be measured, not to be copied.
 
-A middleware class that wraps the response in tasks and queues, a generator per response, lines instead of
-bytes, JSON parsed and dumped for every token, and a question after the client between any two of them.
+It has a middleware class that wraps the response in tasks and queues, a generator per response, lines instead
+of bytes, JSON that is parsed and dumped for every token, and a check for the client's disconnect between any
+two tokens.
 """
 
 from __future__ import annotations

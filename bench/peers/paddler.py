@@ -1,6 +1,6 @@
 """Paddler 1.x, if a binary is on the PATH: a balancer, and the agent that reports slots to it.
 
-Paddler 2 generates by itself and has no llama-server behind it, so there is nothing to compare.
+Paddler 2 generates tokens itself, without a llama-server behind it, so it cannot be compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The Portkey gateway on Node, one process.
 
-It listens on all interfaces and has no option for less, so a module loaded before it takes loopback instead.
+It listens on all interfaces and has no option to change that, so a module that is loaded before it sets
+loopback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lower bound of Python: `python_floor_app` under uvicorn, with the same interpreter, parser and loop.
 
-The time that it takes, above all to the first token, is gone before a gateway does anything of its own.
+Any Python gateway needs this time, above all to the first token, before it does work of its own.
 """
 
 from __future__ import annotations

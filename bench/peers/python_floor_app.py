@@ -1,7 +1,8 @@
 """The least that an ASGI application can do in front of llama-server. It is here to be measured.
 
-The body of an answer is sent on as it comes. No keys, no admission, no metering, nothing rewritten, no error
-but a plain 502, and a connection for every request, since llama-server closes it after each stream.
+It forwards the body of an answer as it arrives. It has no keys, no admission and no token counts, rewrites
+nothing, knows no error but a plain 502, and opens a connection for every request, since llama-server closes
+it after each stream.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who sends a request: keys, operators and their sessions."""
+"""Authentication: keys, operators and their sessions."""

@@ -1,4 +1,4 @@
-"""Who a presented key belongs to, by the settings."""
+"""Find the tenant or operator that a presented key belongs to."""
 
 from __future__ import annotations
 

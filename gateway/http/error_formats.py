@@ -29,7 +29,7 @@ _OVERLOADED = 529
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """How an error becomes a response: functions for its status and its body."""
+    """Functions that turn an error into a status and a body."""
 
     status: Callable[[GatewayError], int]
     body: Callable[[GatewayError], bytes]

@@ -1,5 +1,7 @@
 """The configuration: frozen values, read from a TOML file and the environment and validated together."""
 
+from __future__ import annotations
+
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.explanation import explain
 from slotgate.gateway.settings.faults import SettingsError, SettingsFault

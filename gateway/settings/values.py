@@ -19,6 +19,38 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
+__all__ = [
+    "LONGEST_S",
+    "SHORTEST_S",
+    "SQLITE",
+    "SQLITE_DEFAULT",
+    "Argument",
+    "BackendUrl",
+    "Bytes",
+    "Count",
+    "Hidden",
+    "Host",
+    "KeyHash",
+    "Many",
+    "MillisecondsOrZero",
+    "ModelChoice",
+    "ModelName",
+    "Name",
+    "Origin",
+    "Port",
+    "Seconds",
+    "SecondsOrZero",
+    "StreamBytes",
+    "Table",
+    "Text",
+    "TokenBudget",
+    "Tokens",
+    "UsageStore",
+    "Variable",
+    "Weight",
+    "is_model_name",
+]
+
 SHORTEST_S = 0.001
 LONGEST_S = 7 * 24 * 3600
 

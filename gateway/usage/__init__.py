@@ -1,5 +1,7 @@
 """Usage records: one for each request that held a slot, stored in a database and summed up on demand."""
 
+from __future__ import annotations
+
 from slotgate.gateway.usage.ledger import NotRecorded, UsageLedger, UsageReport, open_ledger
 from slotgate.gateway.usage.opening import store_of
 from slotgate.gateway.usage.query import DEFAULT_GROUP, GROUPS, SUMS, UsageQuery, UsageTotal

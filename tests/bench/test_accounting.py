@@ -1,4 +1,4 @@
-"""What is read out of /proc."""
+"""CPU time and memory are read from /proc."""
 
 import os
 import subprocess
