@@ -1,10 +1,13 @@
-"""`python -m bench.cold`: what one token costs of our own, warm and cold, without sockets.
+"""`python -m bench.cold`: the time that the gateway's own code takes for one token, with warm and cold
+caches.
 
-A loop that only forwards finds its caches as it left them. A gateway does not: between two tokens the core
-sleeps, or somebody else uses them. So between two tokens other code runs here (digests, compression, a query)
-and two megabytes are written, and only the way of the token is timed, from the read callback to the write.
+A loop that only forwards tokens always finds its code and data in the caches of the core. A gateway does not:
+between two tokens the core sleeps or runs other programs. So for the cold figure, other code runs between two
+tokens (digests, compression, a query), and two megabytes are written. Only the token is timed, from the read
+callback to the write. There are no sockets.
 
-A tool to compare two states of the code on one machine, a few runs each in turn; one figure says little.
+Use it to compare two states of the code on one machine, with a few alternating runs of each. A single figure
+means little.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ __all__ = ["main"]
 STREAMS = 32
 TOKENS = 3000
 SETTLED = 100
-"""Events of each stream that go before."""
+"""Events of each stream that are not timed."""
 _DIRT = bytearray(2 << 20)
 _BLOB = bytes(range(256)) * 4
 
@@ -45,7 +48,7 @@ def _others_run(database: sqlite3.Connection) -> None:
 
 
 async def _token_us(*, cold: bool) -> float:
-    """The median."""
+    """Return the median time of a token."""
     reads = [b"%x\r\n%b\r\n" % (len(event), event) for event in events(TOKENS + SETTLED)]
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE t(a, b)")

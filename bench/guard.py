@@ -1,10 +1,10 @@
-"""`make bench-guard`: how much Python runs for one forwarded token, counted and not timed.
+"""`make bench-guard`: count, not time, the Python that runs for one forwarded token.
 
-20,000 events as llama-server writes them go the whole way from a read callback of the upstream connection
-to a write on the client's transport, which takes everything at once. The interpreter's own hooks count
-interpreter instructions and calls into C, so the same code gives the same counts on any machine, busy or not.
-When either has grown by half against what is recorded here, our own work per token has: make it less, or
-record it anew and say why.
+20,000 events as llama-server writes them go all the way from a read callback of the upstream connection to a
+write on the client's transport, which accepts every write at once. The interpreter's hooks count its
+instructions and the calls into C, so the same code gives the same counts on any machine, busy or not. The
+check fails if either count is more than 1.5 times the recorded one. Then reduce the work per token, or record
+the new counts and say why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BASELINE", "EVENTS", "LIMIT", "Work", "count", "events"]
 EVENTS = 20_000
 LIMIT = 1.5
 _RARE = 100
-"""One event in so many is no plain text: it holds an escape, or comes in two reads."""
+"""Two of this many events are not plain: one has escapes in its text, and one comes in two reads."""
 _SHAPE = (
     '{{"choices":[{{"finish_reason":null,"index":0,"delta":{{"content":{text}}}}}],"created":1795967593,'
     '"id":"chatcmpl-MaAutLNH5ODpDcJO2ttHKib93RGZ5pdI","model":"/models/tiny.gguf",'
@@ -32,7 +32,7 @@ _SHAPE = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one event costs."""
+    """The work for one event."""
 
     instructions: float
     calls: float
@@ -50,7 +50,7 @@ BASELINE = Work(instructions=129.0, calls=7.6)
 
 
 def events(number: int) -> Iterator[bytes]:
-    """The bodies of the reads, one event each but for the rare ones."""
+    """Yield the bodies of the reads: one event each, except for the rare events."""
     for index in range(number):
         event = b"data: " + _SHAPE.format(text=f'" word{index}"').encode() + b"\n\n"
         if index % _RARE == _RARE // 2:
@@ -63,11 +63,11 @@ def events(number: int) -> Iterator[bytes]:
 
 
 async def count(number: int = EVENTS) -> tuple[Work, int]:
-    """The work per event, and how many pieces were written to the client."""
+    """Return the work per event, and the number of pieces that were written to the client."""
     reads = [b"%x\r\n%b\r\n" % (len(read), read) for read in events(number)]
     async with InMemoryStream() as stream:
         stream.read(CHUNKED)
-        for read in reads[:_RARE]:  # the response begins, and the template is learnt
+        for read in reads[:_RARE]:  # the response begins, and a template is learnt
             stream.read(read)
             await stream.settle()
         measured = -stream.token_usage.deltas
@@ -82,7 +82,7 @@ def main() -> int:
     work, _ = asyncio.run(count())
     print(f"{work}; recorded: {BASELINE}")
     if work.exceeds(BASELINE):
-        print(f"our own work per token has grown by more than {LIMIT - 1:.0%}", file=sys.stderr)
+        print(f"the work per token has grown by more than {LIMIT - 1:.0%}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""What a piece of Python does, counted by the interpreter's own hooks: the same on every machine."""
+"""Counts of the work of Python code, from the interpreter's hooks. They are the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["counted"]
 
 @contextmanager
 def counted() -> Iterator[dict[str, int]]:
-    """Counts what the frames entered inside execute, and the C functions called inside."""
+    """Count the instructions of all frames that are entered inside the block, and the calls into C."""
     counts = {"opcode": 0, "c_call": 0}
 
     def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:  # noqa: ANN401

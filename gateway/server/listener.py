@@ -1,6 +1,6 @@
 """The listener, and the order in which it stops.
 
-It uses uvicorn's `Config`, ASGI bridge and protocol, but not its `Server`. That one looks for a signal ten
+It uses uvicorn's `Config`, ASGI bridge and protocol, but not its `Server`, which looks for a signal ten
 times a second, waits for connections before it tells the application to stop, cancels the requests that are
 left, raises the signal again (exit code 143), and exits with code 3 if the port is taken.
 """

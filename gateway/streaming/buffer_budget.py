@@ -20,7 +20,7 @@ class BufferedStream(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """True while the client does not take what is sent."""
+        """True while a `send` is under way, which the client delays."""
 
     def cancel(self) -> None:
         """End the stream, because all streams together hold too much."""

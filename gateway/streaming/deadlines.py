@@ -132,7 +132,7 @@ class Deadlines:
         return heard_at + self._limits.keepalive_interval_s
 
     def _look(self, now: float) -> StreamTimes:
-        """Read the times, and note whether an event has passed untimed since the last look."""
+        """Read the times. If events have passed untimed since the last look, note both looks."""
         times = self._times()
         if times.untimed != self._untimed:
             self._untimed = times.untimed

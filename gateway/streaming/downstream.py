@@ -141,7 +141,7 @@ class Downstream:
 
     @property
     def stalled(self) -> bool:
-        """True while the client does not take what is sent."""
+        """True while a `send` is under way, which the client delays."""
         return self.sending_since is not None
 
     # -- called from callbacks

@@ -9,7 +9,7 @@ buffer has anything to add, and a token costs no more than the two sockets:
 Within a stream only the text and the two sizes change, and the sizes follow from the length of the read. So
 all bytes before the text are made once for each length. Any other read takes the general path.
 
-`FastPath` decides whether a read may be written directly. Others only report what they see:
+`FastPath` decides whether a read may be written directly. The other objects only report what they know:
 
     upstream connection   offers a read only if it begins at a chunk boundary
     frames                set `expected` while the parser holds no part of an event and the stream goes on

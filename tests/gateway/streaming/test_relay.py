@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -66,6 +69,42 @@ def test_the_first_token_does_not_wait_for_the_rest_of_its_read() -> None:
             assert [data.count(b"data: ") for data in kept] == [1, 2, 2]
 
     run_virtual(main())
+
+
+END_OF_STREAM: dict[str, Callable[[InMemoryStream], object]] = {
+    "succeeded": lambda stream: stream.read(chunk(DONE) + END),
+    "lost": lambda stream: stream.connection.connection_lost(None),
+    "failed": lambda stream: stream.relay.fail(UpstreamError("idle_timeout", "silence")),
+    "stopped": lambda stream: stream.watch.stop(),
+}
+
+
+@pytest.mark.parametrize("end", END_OF_STREAM)
+def test_an_ended_stream_is_freed_without_the_garbage_collector(end: str) -> None:
+    """Objects that hold each other would keep the bodies of requests in memory until the next collection."""
+
+    async def run() -> list[weakref.ref[object]]:
+        async with InMemoryStream() as stream:
+            parts: list[object] = [stream.out, stream.relay, stream.frames, stream.watch]
+            refs = [weakref.ref(part) for part in parts]
+            del parts
+            stream.read(CHUNKED)
+            for text in "abc":
+                stream.read(chunk(event(text)))
+                await stream.settle()
+            END_OF_STREAM[end](stream)
+            return refs
+
+    async def main() -> list[object]:
+        freed = await run()
+        await asyncio.sleep(0)
+        return [part for ref in freed if (part := ref()) is not None]
+
+    gc.disable()
+    try:
+        assert run_virtual(main()) == []
+    finally:
+        gc.enable()
 
 
 class DiallingTransport:
