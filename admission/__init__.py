@@ -7,9 +7,9 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.lease import Lease, LeaseState, Outcome
-from slotgate.admission.limits import Limiter, RateState, Reservation, TenantLimits
+from slotgate.admission.limits import Limiter, RateState, TenantLimits, UsageReservation
 from slotgate.admission.pool import PoolStatus, SlotPool
-from slotgate.admission.quarantine import SETTLE_S, Probe, Quarantine
+from slotgate.admission.quarantine import SETTLE_S, Quarantine, SlotProbe
 from slotgate.admission.scheduler import QueueLimits, QueueStatus, Scheduler
 from slotgate.admission.ticket import Ticket, TicketState
 
@@ -22,17 +22,17 @@ __all__ = [
     "Outcome",
     "PoolStatus",
     "Priority",
-    "Probe",
     "Quarantine",
     "QueueLimits",
     "QueueStatus",
     "RateState",
     "Refusal",
     "Refused",
-    "Reservation",
     "Scheduler",
     "SlotPool",
+    "SlotProbe",
     "TenantLimits",
     "Ticket",
     "TicketState",
+    "UsageReservation",
 ]

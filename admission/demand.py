@@ -10,7 +10,7 @@ __all__ = ["Demand", "Priority"]
 
 
 class Priority(IntEnum):
-    """Lower goes first, but never always: see `admission.fair`."""
+    """Lower goes first, but never always: see `admission.fair_order`."""
 
     INTERACTIVE = 0
     BATCH = 1

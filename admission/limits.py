@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from slotgate.admission.errors import Refusal, Refused
 
-__all__ = ["Limiter", "RateState", "Reservation", "TenantLimits"]
+__all__ = ["Limiter", "RateState", "TenantLimits", "UsageReservation"]
 
 _MINUTE_S = 60.0
 
@@ -44,7 +44,7 @@ class RateState:
     """Until nothing of it is used."""
 
 
-class Bucket:
+class TokenBucket:
     """`limit` a minute, all of which may be taken at once."""
 
     __slots__ = ("_at", "_level", "limit")
@@ -55,7 +55,7 @@ class Bucket:
         self._at = now
 
     def __repr__(self) -> str:
-        return f"<Bucket {self._level:.0f}/{self.limit}>"
+        return f"<TokenBucket {self._level:.0f}/{self.limit}>"
 
     def wait_s(self, amount: float, now: float) -> float:
         """Seconds until this much can be taken; 0 if it can now."""
@@ -85,7 +85,7 @@ class Bucket:
         return self._level
 
 
-class Account:
+class TenantAccount:
     """One tenant's limits, and what is used of them."""
 
     __slots__ = ("_limiter", "limits", "requests", "tokens", "used_today")
@@ -93,8 +93,8 @@ class Account:
     def __init__(self, limits: TenantLimits, limiter: Limiter) -> None:
         self._limiter = limiter
         self.limits = limits
-        self.requests: Bucket | None = None
-        self.tokens: Bucket | None = None
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
         self.used_today = 0.0
         self.change(limits)
 
@@ -129,12 +129,12 @@ class Account:
             self.used_today += tokens
 
 
-class Reservation:
+class UsageReservation:
     """What one request has taken of its tenant's limits."""
 
     __slots__ = ("_account", "_day", "_tokens")
 
-    def __init__(self, account: Account | None, tokens: float, day: datetime.date) -> None:
+    def __init__(self, account: TenantAccount | None, tokens: float, day: datetime.date) -> None:
         self._account = account
         self._tokens = tokens
         self._day = day
@@ -158,7 +158,7 @@ class Limiter:
         self.clock = clock
         self._utc = utc
         self.day = utc().date()
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, TenantAccount] = {}
 
     def __repr__(self) -> str:
         return f"<Limiter of {len(self._accounts)} tenants>"
@@ -174,7 +174,7 @@ class Limiter:
             if tenant in self._accounts:
                 self._accounts[tenant].change(wanted)
             else:
-                self._accounts[tenant] = Account(wanted, self)
+                self._accounts[tenant] = TenantAccount(wanted, self)
 
     def restore(self, day: datetime.date, tokens: Mapping[str, float]) -> None:
         """What was used on this day before this process began."""
@@ -183,14 +183,14 @@ class Limiter:
                 if tenant in self._accounts:
                     self._accounts[tenant].used_today += used
 
-    def reserve(self, tenant: str, tokens: float) -> Reservation:
+    def reserve(self, tenant: str, tokens: float) -> UsageReservation:
         """Take one request and the estimated tokens. Raises `Refused`, and then nothing is taken."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         if account is not None:
             account.check(tokens)
             account.take(1, tokens, self.day)
-        return Reservation(account, tokens, self.day)
+        return UsageReservation(account, tokens, self.day)
 
     def requests_of(self, tenant: str) -> RateState | None:
         """None without such a limit."""
@@ -225,11 +225,11 @@ class Limiter:
                 account.used_today = 0.0
 
 
-def _bucket(before: Bucket | None, limit: int | None, now: float) -> Bucket | None:
+def _bucket(before: TokenBucket | None, limit: int | None, now: float) -> TokenBucket | None:
     if limit is None:
         return None
     if before is None:
-        return Bucket(limit, now)
+        return TokenBucket(limit, now)
     if before.limit != limit:
         before.resize(limit, now)
     return before

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from slotgate.admission.demand import Demand
 from slotgate.admission.lease import Lease, Outcome
-from slotgate.admission.quarantine import Probe, Quarantine, QuarantinedSlot
+from slotgate.admission.quarantine import Quarantine, QuarantinedSlot, SlotProbe
 
 __all__ = ["PoolStatus", "SlotPool"]
 
@@ -115,10 +115,6 @@ class SlotPool:
         return demand.width if exact else max(self.total, demand.width)
 
     @property
-    def admissible(self) -> int:
-        return self.free if self.admitting else 0
-
-    @property
     def room(self) -> int:
         """Tokens of a shared context that nobody holds; below zero when it shrank."""
         held = sum(lease.tokens for lease in self.leases)
@@ -179,13 +175,13 @@ class SlotPool:
             self.idle_since = now
             self.on_idle()
 
-    def probe_sent(self, now: float) -> Probe:
+    def probe_sent(self, now: float) -> SlotProbe:
         self._ours_at_most = self._leased
         return self.quarantine.sent(now, self.leases)
 
     def probe_answered(
         self,
-        probe: Probe,
+        probe: SlotProbe,
         running: frozenset[Hashable] | None,
         now: float,
         busy: Collection[int] = (),

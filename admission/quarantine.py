@@ -14,7 +14,7 @@ and an answer to `/slots` counts as a result. Polling quickly therefore keeps th
   that while one of ours may be waiting to be noticed.
 
 **What an answer means.** It names the tasks that are running. A request that was closed and is not over
-is among them, and among those of every answer since. So each answer is kept as a `View`, from which
+is among them, and among those of every answer since. So each answer is kept as a `ProbeResult`, from which
 later answers strike the tasks that have ended; of what is left, leases that had their slots for certain
 when the probe left, and are live still, account for one each. The rest bounds how many quarantined
 slots can be busy yet: so many stay, the others return, oldest first. (One answer alone would not do:
@@ -45,9 +45,9 @@ __all__ = [
     "SETTLE_S",
     "SHARED_S",
     "SPACING_S",
-    "Probe",
     "Quarantine",
     "QuarantinedSlot",
+    "SlotProbe",
 ]
 
 EARLY_S = 0.1
@@ -60,7 +60,7 @@ CERTAIN_S = 10.0
 """A live request that was granted so long ago has its slot, whether or not it has said so: by then it is
 connected, sent and parsed."""
 _MIB = 1024 * 1024
-_MOST_VIEWS = 32
+_MAX_RESULTS = 32
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class QuarantinedSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class SlotProbe:
     """A question under way: when it left, and the leases that had their slots by then."""
 
     sent_at: float
@@ -110,7 +110,7 @@ class Probe:
 
 
 @dataclass(slots=True, eq=False)
-class View:
+class ProbeResult:
     """What one answer showed, less what has ended since."""
 
     sent_at: float
@@ -126,17 +126,17 @@ class View:
 class Quarantine:
     """The abandoned slots of one backend."""
 
-    __slots__ = ("_asked_at", "_views", "shared", "slots")
+    __slots__ = ("_asked_at", "_results", "shared", "slots")
 
     def __init__(self, *, shared: bool = False) -> None:
         self.slots: list[QuarantinedSlot] = []
         """Oldest first."""
         self.shared = shared
         self._asked_at: float | None = None
-        self._views: list[View] = []
+        self._results: list[ProbeResult] = []
 
     def __repr__(self) -> str:
-        return f"<Quarantine {len(self.slots)} slots, {len(self._views)} views>"
+        return f"<Quarantine {len(self.slots)} slots, {len(self._results)} views>"
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -150,7 +150,7 @@ class Quarantine:
     def clear(self) -> None:
         """The backend was restarted: nothing of ours is left in it."""
         self.slots.clear()
-        self._views.clear()
+        self._results.clear()
 
     def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
         """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
@@ -159,7 +159,7 @@ class Quarantine:
     def oldest_age_s(self, now: float) -> float:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)
 
-    def closed_before(self, probe: Probe) -> int:
+    def closed_before(self, probe: SlotProbe) -> int:
         """How many quarantined slots the probe may have seen busy."""
         return sum(slot.closed_at <= probe.sent_at for slot in self.slots)
 
@@ -175,18 +175,18 @@ class Quarantine:
             return wanted
         return max(wanted, self._asked_at + SPACING_S)
 
-    def sent(self, now: float, live: Iterable[Lease]) -> Probe:
+    def sent(self, now: float, live: Iterable[Lease]) -> SlotProbe:
         """A probe leaves now."""
         self._asked_at = now
         for slot in self.slots:
             slot.probed = True
-        return Probe(now, tuple(lease for lease in live if _has_its_slot(lease, now)))
+        return SlotProbe(now, tuple(lease for lease in live if _has_its_slot(lease, now)))
 
     # -- what an answer means
 
     def answered(
         self,
-        probe: Probe,
+        probe: SlotProbe,
         running: frozenset[Hashable] | None,
         now: float,
         *,
@@ -201,34 +201,34 @@ class Quarantine:
         self._asked_at = now
         if running is None:
             return []
-        self._add_view(View(probe.sent_at, running, probe.certain))
+        self._add_result(ProbeResult(probe.sent_at, running, probe.certain))
         for slot in self.slots:
             if slot.refills and slot.visible_from <= probe.sent_at:
                 slot.visible_from = probe.sent_at
                 slot.refills = len(running) >= total
         return self._return_idle(busy)
 
-    def _add_view(self, latest: View) -> None:
-        self._views.append(latest)
-        for view in self._views:
+    def _add_result(self, latest: ProbeResult) -> None:
+        self._results.append(latest)
+        for view in self._results:
             view.running &= latest.running
-        if len(self._views) > _MOST_VIEWS:
-            del self._views[1::2]
+        if len(self._results) > _MAX_RESULTS:
+            del self._results[1::2]
 
     def _return_idle(self, busy: Collection[int]) -> list[QuarantinedSlot]:
         """Keep as many slots as may be busy by every view: those seen busy first, oldest last."""
-        room = {view: view.stale_at_most for view in self._views}
+        room = {view: view.stale_at_most for view in self._results}
         kept: list[QuarantinedSlot] = []
         newest_first = reversed(self.slots)
         for slot in sorted(newest_first, key=lambda slot: slot.number not in busy):
-            judging = [view for view in self._views if view.sent_at >= slot.visible_from]
+            judging = [view for view in self._results if view.sent_at >= slot.visible_from]
             if all(room[view] > 0 for view in judging):
                 kept.append(slot)
                 for view in judging:
                     room[view] -= 1
         returned = self._keep(kept)
         if not self.slots:
-            self._views.clear()
+            self._results.clear()
         return returned
 
     def _keep(self, kept: list[QuarantinedSlot]) -> list[QuarantinedSlot]:

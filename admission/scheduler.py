@@ -1,45 +1,43 @@
-"""The admission queue: which ticket gets which slot, decided synchronously over plain data.
+"""The scheduler: it decides which ticket gets which slot, synchronously and over plain data.
 
-A `ModelQueue` holds the tickets of one model. A `PoolQueue` is one pool and the order of the tickets that
-wait for it. A ticket waits in every pool queue that serves its model. A freed slot goes to the first ticket
-in the order of its pool queue that fits. What holds after every call:
+A `ModelQueue` holds the tickets of one model, and a `PoolQueue` is one pool with the order of the tickets
+that wait for it. A ticket stands in every pool queue that serves its model. A freed slot goes to the first
+ticket in the order of its pool queue that fits. After every call these invariants hold:
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
-I2  No slot idles while a ticket that may have it waits, but for slots held for a wide ticket.
-I3  Nobody overtakes within a tenant, a model and a kind (priority, width, size).
-I4  Every ticket is settled exactly once; every grant is released exactly once.
+I2  No slot idles while a ticket that may have it waits, except slots that are held for a wide ticket, and
+    a slot that its only candidate declines to wait for a warm pool.
+I3  Tickets of one tenant, model and kind (priority, width, size) are served in the order of arrival.
+I4  Every ticket is settled exactly once, and every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
-The order is that of `admission.fair`. A ticket that comes first and needs more than there is, in slots or in
-tokens of a shared context, reserves the pool (`admission.reservation`); one that comes first and only misses
-its one slot lets nobody pass.
+The order is that of `admission.fair_order`. If the first ticket needs more slots, or more tokens of a shared
+context, than there are, it reserves the pool (`admission.pool_reservation`). If it only misses its one slot,
+no later ticket passes it.
 
-A check and the taking of what it found are one step: nothing here awaits. Times come from `clock`.
+A check and the change that follows from it are one step, because nothing here awaits. Times come from
+`clock`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from slotgate.admission.demand import Demand
 from slotgate.admission.errors import Refusal, Refused
-from slotgate.admission.fair import Charge, Flow, Kind, Order, kind_of
+from slotgate.admission.fair_order import Charge, FairOrder
 from slotgate.admission.lease import Lease, Outcome
-from slotgate.admission.pool import SlotPool, mean_service_s
-from slotgate.admission.reservation import Reservation
+from slotgate.admission.pool import SlotPool
+from slotgate.admission.queues import UNKNOWN_SERVICE_S, ModelQueue, PoolQueue
 from slotgate.admission.ticket import Ticket
-from slotgate.admission.waiting_clock import WaitingClock
+from slotgate.admission.warmth import WORTH_A_WAIT_BYTES, Patience, gain_bytes, warmer_queues
 
 __all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
-
-_WORTH_A_WAIT_BYTES = 2048
-"""A beginning of a prompt that is worth a moment: some hundred tokens."""
-_UNKNOWN_SERVICE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,12 @@ class QueueLimits:
     max_queue: int
     """Tickets that may wait for one model."""
     max_queue_per_tenant: int
+    """Tickets of one tenant that may wait, for all models together."""
     max_queue_bytes: int
     """Bytes of all waiting bodies together."""
     queue_timeout_s: float
     affinity_max_wait_s: float = 0.0
-    """How long a ticket declines a cold slot while a warm pool is busy, if nobody else can use the slot."""
+    """Seconds for which a ticket may decline a cold slot while a warm pool is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,87 +58,25 @@ class QueueStatus:
     depth: int
     by_tenant: dict[str, int]
     oldest_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolQueue:
-    """A pool and those who wait for it."""
-
-    pool: SlotPool
-    order: Order
-    reservation: Reservation = field(default_factory=Reservation)
-
-
-class ModelQueue:
-    """The tickets of one model and the pool_queues that they may pass."""
-
-    __slots__ = ("_flows", "clock", "pool_queues", "waiting")
-
-    def __init__(self) -> None:
-        self.clock = WaitingClock()
-        self.pool_queues: tuple[PoolQueue, ...] = ()
-        self.waiting: OrderedDict[int, Ticket] = OrderedDict()
-        """All queued tickets in the order they came: deadlines are read off its front."""
-        self._flows: dict[tuple[str, Kind], Flow] = {}
-
-    @property
-    def pools(self) -> list[SlotPool]:
-        return [pool_queue.pool for pool_queue in self.pool_queues]
-
-    @property
-    def admits(self) -> bool:
-        return any(pool_queue.pool.admitting for pool_queue in self.pool_queues)
-
-    def lead_to(self, pool_queues: Iterable[PoolQueue], now: float) -> None:
-        self.pool_queues = tuple(pool_queues)
-        loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
-        self.clock.stand_still(now, max(loading) if loading and not self.admits else None)
-        for flow in self._flows.values():
-            flow.stand_in(self._orders)
-
-    def too_narrow_for(self, demand: Demand) -> bool:
-        """Whether nothing that serves the model, or will when it has loaded, has so many slots."""
-        return all(pool.admitting and pool.total < demand.width for pool in self.pools)
-
-    def reserved_for(self, ticket: Ticket) -> bool:
-        return any(pool_queue.reservation.ticket is ticket for pool_queue in self.pool_queues)
-
-    def flow(self, demand: Demand) -> Flow:
-        return self._flows[_flow_of(demand)]
-
-    def join(self, ticket: Ticket) -> None:
-        self.waiting[ticket.seq] = ticket
-        name = _flow_of(ticket.demand)
-        flow = self._flows.get(name)
-        if flow is None:
-            flow = self._flows[name] = Flow(ticket.demand)
-        flow.join(ticket, self._orders)
-
-    def leave(self, ticket: Ticket) -> None:
-        del self.waiting[ticket.seq]
-        flow = self.flow(ticket.demand)
-        flow.leave(ticket)
-        if not flow.tickets:
-            del self._flows[_flow_of(ticket.demand)]
-
-    @property
-    def _orders(self) -> list[Order]:
-        return [pool_queue.order for pool_queue in self.pool_queues]
-
-
-def _flow_of(demand: Demand) -> tuple[str, Kind]:
-    return demand.tenant, kind_of(demand)
+    """Seconds since the oldest waiting ticket came."""
 
 
 class Scheduler:
-    def __init__(self, limits: QueueLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limits: QueueLimits,
+        clock: Callable[[], float],
+        on_dispatch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_dispatch` is called after every change, because `next_tick_at` may have moved.
+
+        If it raises, the error goes up through the call that made the change.
+        """
         self.limits = limits
         self.draining = False
         self.refused: Counter[Refusal] = Counter()
         self.granted = 0
-        self.withdrawn = 0
-        self.on_dispatch: Callable[[], None] = _nobody_waits
-        """Called after every change: `next_tick_at` may have moved."""
+        self._on_dispatch = on_dispatch
         self._clock = clock
         self._seq = itertools.count(1)
         self._model_queues: dict[str, ModelQueue] = {}
@@ -149,23 +86,23 @@ class Scheduler:
         self._waiting_by_tenant: Counter[str] = Counter()
         self._leases_by_tenant: Counter[str] = Counter()
         self._max_concurrent: Mapping[str, int] = {}
-        self._patient: set[Ticket] = set()
-        """Those that decline a cold slot for now."""
+        self._patience = Patience()
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
 
-    # -- what the outside sets
+    # -- configuration
 
     def route(self, routes: Mapping[str, Iterable[SlotPool]]) -> None:
-        """Which pools may serve which model. Tickets of a model that nobody serves any more are refused.
+        """Set which pools serve which model. Tickets of a model without a pool are refused.
 
-        Call it, or `dispatch`, after every change of a pool's `total` or `admitting`, too.
+        To be called after every change of a pool's `admitting` or `loading_until`, too; after a change of its
+        `total`, `dispatch` will do.
         """
         now = self._clock()
         pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items()}
         self._pool_queues = {
-            pool: self._pool_queues.get(pool) or PoolQueue(pool, Order(self._weights))
+            pool: self._pool_queues.get(pool) or PoolQueue(pool, FairOrder(self._weights))
             for pool in itertools.chain.from_iterable(pools.values())
         }
         for model in [model for model in self._model_queues if not pools.get(model)]:
@@ -174,30 +111,30 @@ class Scheduler:
         for model, served in pools.items():
             if served:
                 model_queue = self._model_queues.setdefault(model, ModelQueue())
-                model_queue.lead_to((self._pool_queues[pool] for pool in served), now)
+                model_queue.route_to((self._pool_queues[pool] for pool in served), now)
         self.dispatch()
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Shares by tenant name; a tenant that is not named has weight 1."""
+        """Set the weight of each tenant by name. Other tenants have weight 1."""
         self._weights.clear()
         self._weights.update(weights)
 
     def set_concurrency(self, max_concurrent: Mapping[str, int]) -> None:
-        """How many requests each tenant may have in the gateway; a tenant that is not named has no limit."""
+        """Set how many requests each tenant may have in the gateway. Other tenants have no limit."""
         self._max_concurrent = max_concurrent
 
     def drain(self) -> None:
-        """Refuse what waits and whatever comes from now on; running leases go on."""
+        """Refuse all waiting tickets and all new ones. Running leases go on."""
         self.draining = True
         for model_queue in self._model_queues.values():
             self._refuse_all(model_queue, Refusal.DRAINING)
 
-    # -- a ticket's life
+    # -- tickets
 
     def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
-        """Take a place in the queue; the ticket may be granted already when this returns.
+        """Take a place in the queue. The ticket may be granted already when this returns.
 
-        Raises `Refused` when there is no place, or nothing could ever serve the demand.
+        Raises `Refused` if the queue is full, or if no backend could ever serve the demand.
         """
         model_queue = self._admit(demand)
         now = self._clock()
@@ -214,59 +151,61 @@ class Scheduler:
         if ticket.queued and (crowded := self._crowded(model_queue, demand)):
             self._take_out(model_queue, ticket)
             self.dispatch()
-            raise self._no(Refusal.QUEUE_FULL, crowded, self.estimate_wait_s(demand.model))
+            raise self._refused(Refusal.QUEUE_FULL, crowded, self.estimate_wait_s(demand.model))
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
-        """The owner no longer waits. Nothing happens to a ticket that is settled."""
+        """Take the ticket of an owner that no longer waits out of the queue.
+
+        A settled ticket stays as it is.
+        """
         if ticket.queued:
-            self.withdrawn += 1
             self._take_out(self._model_queues[ticket.demand.model], ticket)
             ticket.withdraw(None)
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Grant all that can be granted now."""
+        """Grant every ticket that can be granted now."""
         now = self._clock()
         for pool_queue in self._pool_queues.values():
             if pool_queue.reservation.ticket is not None:
                 self._review(pool_queue, pool_queue.reservation.ticket, now)
         while self._waiting_by_tenant and self._serve_one(now):
             pass
-        self.on_dispatch()
+        self._on_dispatch()
 
     def tick(self) -> None:
-        """Time has passed: end the waits that are over, let reservations change phase.
+        """End the waits that are over, and let reservations change their phase.
 
-        Waits do not use up their time while nothing that serves the model admits and some of it loads.
+        To be called at `next_tick_at`. Too early does no harm.
         """
         now = self._clock()
-        self._patient = {ticket for ticket in self._patient if now < (ticket.patient_until or 0)}
+        self._patience.expire(now)
         for model_queue in self._model_queues.values():
             while model_queue.waiting:
-                ticket = next(iter(model_queue.waiting.values()))
+                ticket = model_queue.oldest
                 if now < self._due_at(model_queue, ticket):
                     break
                 self._refuse(model_queue, ticket, Refusal.QUEUE_TIMEOUT)
         self.dispatch()
 
     def next_tick_at(self) -> float | None:
-        """When `tick` has something to do if nothing else happens."""
-        times = [self._due_at(model_queue, ticket) for model_queue, ticket in self._oldest_tickets()]
-        changes = (pool_queue.reservation.next_change_at() for pool_queue in self._pool_queues.values())
-        times += [at for at in changes if at is not None]
-        times += [ticket.patient_until for ticket in self._patient if ticket.patient_until is not None]
-        return min(times, default=None)
+        """Return the time at which `tick` has something to do, or None if it has nothing."""
+        timeouts = [self._due_at(queue, queue.oldest) for queue in self._waited_for()]
+        changes = [pool_queue.reservation.next_change_at() for pool_queue in self._pool_queues.values()]
+        changes.append(self._patience.next_end_at())
+        return min([*timeouts, *(at for at in changes if at is not None)], default=None)
 
     # -- questions
 
     @property
     def depth(self) -> int:
+        """The number of waiting tickets."""
         return sum(len(model_queue.waiting) for model_queue in self._model_queues.values())
 
     @property
     def leases(self) -> int:
-        """Live leases of all tenants."""
+        """The number of live leases."""
         return sum(self._leases_by_tenant.values())
 
     @property
@@ -274,71 +213,60 @@ class Scheduler:
         return dict(self._leases_by_tenant)
 
     def status(self) -> QueueStatus:
-        oldest = min((ticket.enqueued_at for _, ticket in self._oldest_tickets()), default=None)
+        oldest = min((queue.oldest.enqueued_at for queue in self._waited_for()), default=None)
         oldest_s = 0.0 if oldest is None else self._clock() - oldest
         return QueueStatus(self.depth, dict(self._waiting_by_tenant), oldest_s)
 
     def waiting_since(self) -> dict[str, float]:
-        """For every model that somebody waits for, since when the first of them does."""
+        """Return model -> the time since which its oldest ticket waits."""
         return {
-            model: next(iter(model_queue.waiting.values())).enqueued_at
+            model: model_queue.oldest.enqueued_at
             for model, model_queue in self._model_queues.items()
             if model_queue.waiting
         }
 
-    def widest(self, model: str) -> int:
-        """The most slots that one request for this model could get; 0 if nothing serves it."""
-        model_queue = self._model_queues.get(model)
-        return max((pool.total for pool in model_queue.pools), default=0) if model_queue else 0
-
     def admits(self, model: str) -> bool:
-        """Whether anything that serves the model takes requests now."""
+        """Return True if a pool of the model takes requests now."""
         model_queue = self._model_queues.get(model)
         return model_queue is not None and model_queue.admits
 
     def estimate_wait_s(self, model: str) -> float:
-        """Seconds until a ticket that came now would be served, from the observed service rate."""
+        """Estimate from the observed service rate the seconds until a new ticket would be served."""
         model_queue = self._model_queues.get(model)
         if model_queue is None:
-            return _UNKNOWN_SERVICE_S
-        service = mean_service_s(model_queue.pools) or _UNKNOWN_SERVICE_S
-        slots = max(1, sum(pool.total for pool in model_queue.pools))
-        return service * (len(model_queue.waiting) + 1) / slots
+            return UNKNOWN_SERVICE_S
+        return model_queue.wait_s(len(model_queue.waiting) + 1)
 
-    def place(self, ticket: Ticket) -> tuple[int, float]:
-        """The position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
+    def position(self, ticket: Ticket) -> tuple[int, float]:
+        """Return the position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
 
-        An estimate: as the queue stands now, and at the pool where most is behind it. O(waiting tickets).
+        Both are estimates, because other tickets come and go. O(waiting tickets).
         """
         model_queue = self._model_queues[ticket.demand.model]
-        flow = model_queue.flow(ticket.demand)
-        position = 1 + min(
-            (pool_queue.order.ahead(flow, ticket) for pool_queue in model_queue.pool_queues), default=0
-        )
-        service = mean_service_s(model_queue.pools) or _UNKNOWN_SERVICE_S
-        return position, service * position / max(1, sum(pool.total for pool in model_queue.pools))
+        position = model_queue.position(ticket)
+        return position, model_queue.wait_s(position)
 
-    # -- mechanism
+    # -- checks of a new ticket
 
     def _admit(self, demand: Demand) -> ModelQueue:
         if self.draining:
-            raise self._no(Refusal.DRAINING, "the gateway is shutting down", _UNKNOWN_SERVICE_S)
+            raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_SERVICE_S)
         model_queue = self._model_queues.get(demand.model)
         if model_queue is None:
             detail = f"no backend serves the model {demand.model!r}"
-            raise self._no(Refusal.NO_BACKEND, detail, _UNKNOWN_SERVICE_S)
+            raise self._refused(Refusal.NO_BACKEND, detail, UNKNOWN_SERVICE_S)
         if model_queue.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
-            raise self._no(Refusal.NO_BACKEND, detail, None)
+            raise self._refused(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
         inside = self._leases_by_tenant[demand.tenant] + self._waiting_by_tenant[demand.tenant]
         if limit is not None and inside >= limit:
             detail = f"this tenant may have {limit} requests at once"
-            raise self._no(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
+            raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
         return model_queue
 
     def _crowded(self, model_queue: ModelQueue, demand: Demand) -> str | None:
-        """Which bound a ticket that has to wait breaks, itself counted in."""
+        """Return a sentence about the limit that the queue exceeds with this ticket in it, or None."""
         limits = self.limits
         if len(model_queue.waiting) > limits.max_queue:
             return f"{limits.max_queue} requests already wait for this model"
@@ -348,12 +276,14 @@ class Scheduler:
             return "the requests that wait already hold as much memory as they may"
         return None
 
-    def _no(self, refusal: Refusal, detail: str, retry_after_s: float | None) -> Refused:
+    def _refused(self, refusal: Refusal, detail: str, retry_after_s: float | None) -> Refused:
         self.refused[refusal] += 1
         return Refused(refusal, detail, retry_after_s)
 
+    # -- choosing a ticket and a pool
+
     def _review(self, pool_queue: PoolQueue, ticket: Ticket, now: float) -> None:
-        """Give a reservation up if it can come to nothing here; else let it change phase."""
+        """End a reservation that cannot be fulfilled at this pool. Otherwise let it change its phase."""
         stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
         pool = pool_queue.pool
         if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
@@ -361,15 +291,14 @@ class Scheduler:
         pool_queue.reservation.advance(now)
 
     def _serve_one(self, now: float) -> bool:
-        """Settle one ticket, at the pool with most free slots where one can be: so a ticket goes where least
-        is going on. False if there is none."""
+        """Settle one ticket, at the least busy pool where this is possible. Return False if there is none."""
         pool_queues: Iterable[PoolQueue] = self._pool_queues.values()
         if len(self._pool_queues) > 1:
             pool_queues = sorted(pool_queues, key=lambda pool_queue: -pool_queue.pool.free)
         return any(self._serve(pool_queue, now) for pool_queue in pool_queues)
 
     def _serve(self, pool_queue: PoolQueue, now: float) -> bool:
-        """Settle one ticket at this pool_queue; False if none can be settled here now."""
+        """Settle one ticket of this pool queue. Return False if none can be settled now."""
         ticket = self._first(pool_queue, now)
         if ticket is None:
             return False
@@ -383,38 +312,26 @@ class Scheduler:
         return True
 
     def _warmest(self, ticket: Ticket, pool_queue: PoolQueue, now: float) -> PoolQueue | None:
-        """Where a ticket that is next at this pool is served: at the warmest pool where it is next as well.
+        """Return the warmest pool queue at which this queue's next ticket is next, or None if it waits.
 
-        None if it rather waits for a warm pool that is busy: for a moment, once, and only while nobody else
-        could use the slot.
+        See `admission.warmth`.
         """
-        warmth = ticket.demand.warmth
-        mine = warmth.get(pool_queue.pool.name, 0)
-        others = [
-            other for other in self._model_queues[ticket.demand.model].pool_queues if other.pool.admitting
-        ]
-        warmer = [other for other in others if warmth.get(other.pool.name, 0) > mine]
+        warmer = warmer_queues(ticket, pool_queue, self._model_queues[ticket.demand.model].pool_queues)
         if not warmer:
             return pool_queue
-        warmer.sort(key=lambda other: (-warmth[other.pool.name], -other.pool.free))
         for other in warmer:
             if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
                 return other
-        worth_it = warmth[warmer[0].pool.name] - mine >= _WORTH_A_WAIT_BYTES
-        if worth_it and pool_queue.order.waits_alone(ticket) and self._is_patient(ticket, now):
-            return None
+        worth_it = gain_bytes(ticket, pool_queue, warmer[0]) >= WORTH_A_WAIT_BYTES
+        if worth_it and pool_queue.order.waits_alone(ticket):
+            max_wait_s = self.limits.affinity_max_wait_s
+            return None if self._patience.lasts(ticket, now, max_wait_s) else pool_queue
         return pool_queue
 
-    def _is_patient(self, ticket: Ticket, now: float) -> bool:
-        if ticket.patient_until is None:
-            ticket.patient_until = now + self.limits.affinity_max_wait_s
-            self._patient.add(ticket)
-        return now < ticket.patient_until
-
     def _first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
-        """The ticket to settle next at this pool_queue: it fits here, or it never will anywhere.
+        """Return the ticket to settle next at this pool: it fits, or no pool will ever be wide enough.
 
-        The pool_queue is reserved for a wide ticket on the way.
+        Reserves the pool for a wide ticket that comes first and does not fit.
         """
         pool, reserved_for = pool_queue.pool, pool_queue.reservation.ticket
         if reserved_for is not None and pool.admitting and pool.fits(reserved_for.demand):
@@ -431,6 +348,8 @@ class Scheduler:
                 pool_queue.reservation.begin(ticket, now)
                 break
         return None
+
+    # -- settling tickets
 
     def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
         demand, pool = ticket.demand, pool_queue.pool
@@ -452,27 +371,27 @@ class Scheduler:
 
     def _released(self, pool: SlotPool, charge: Charge, lease: Lease) -> None:
         pool.give_back(lease, self._clock())
-        _less(self._leases_by_tenant, lease.demand.tenant)
+        _count_down(self._leases_by_tenant, lease.demand.tenant)
         if lease.outcome is Outcome.UNUSED:
             charge.settle(0.0)
         self.dispatch()
 
     def _disown(self, ticket: Ticket) -> None:
-        """Its owner will never hear of it: whoever was told of a change has failed."""
-        with suppress(Exception):  # and fails again; what went wrong first is what goes up
+        """End a ticket that its owner will never get, because `on_dispatch` raised.
+
+        It may raise again meanwhile. The caller raises the first error.
+        """
+        with suppress(Exception):
             self.withdraw(ticket)
             if ticket.lease is not None:
                 ticket.lease.release(Outcome.UNUSED)
 
     def _take_out(self, model_queue: ModelQueue, ticket: Ticket) -> None:
-        """The ticket waits no longer."""
-        self._patient.discard(ticket)
+        """Take a ticket out of all queues and counts of waiting tickets."""
+        self._patience.forget(ticket)
         model_queue.leave(ticket)
-        for pool_queue in model_queue.pool_queues:
-            if pool_queue.reservation.ticket is ticket:
-                pool_queue.reservation.end()
         self._waiting_bytes -= ticket.demand.body_bytes
-        _less(self._waiting_by_tenant, ticket.demand.tenant)
+        _count_down(self._waiting_by_tenant, ticket.demand.tenant)
 
     def _refuse(self, model_queue: ModelQueue, ticket: Ticket, refusal: Refusal) -> None:
         self.refused[refusal] += 1
@@ -483,23 +402,15 @@ class Scheduler:
         for ticket in list(model_queue.waiting.values()):
             self._refuse(model_queue, ticket, refusal)
 
-    def _oldest_tickets(self) -> list[tuple[ModelQueue, Ticket]]:
-        return [
-            (model_queue, next(iter(model_queue.waiting.values())))
-            for model_queue in self._model_queues.values()
-            if model_queue.waiting
-        ]
+    def _waited_for(self) -> list[ModelQueue]:
+        return [model_queue for model_queue in self._model_queues.values() if model_queue.waiting]
 
     def _due_at(self, model_queue: ModelQueue, ticket: Ticket) -> float:
-        """When its wait is over."""
+        """Return the time at which the wait of this ticket is over."""
         return model_queue.clock.when(ticket.counts_from + self.limits.queue_timeout_s)
 
 
-def _less(counts: Counter[str], tenant: str) -> None:
+def _count_down(counts: Counter[str], tenant: str) -> None:
     counts[tenant] -= 1
     if not counts[tenant]:
         del counts[tenant]
-
-
-def _nobody_waits() -> None:
-    """A scheduler without a timer: whoever has one calls `tick`."""

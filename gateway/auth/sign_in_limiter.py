@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from slotgate.admission.limits import Bucket
+from slotgate.admission.limits import TokenBucket
 from slotgate.gateway.http.errors import CapacityError
 
 __all__ = ["A_MINUTE", "SignInLimiter"]
@@ -28,7 +28,7 @@ class SignInLimiter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[str, Bucket] = {}
+        self._left: dict[str, TokenBucket] = {}
 
     def __repr__(self) -> str:
         return f"<SignInLimiter of {len(self._left)} addresses>"
@@ -44,7 +44,7 @@ class SignInLimiter:
     def count(self, address: str) -> None:
         """Count a wrong key from this address."""
         now, network = self._clock(), _network(address)
-        bucket = self._left.pop(network, None) or Bucket(A_MINUTE, now)
+        bucket = self._left.pop(network, None) or TokenBucket(A_MINUTE, now)
         bucket.take(1, now)
         self._left[network] = bucket
         while len(self._left) > _MOST_ADDRESSES:

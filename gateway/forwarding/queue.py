@@ -17,8 +17,7 @@ class AdmissionQueue:
     """Belongs to one event loop, whose clock it uses. One timer for all tickets."""
 
     def __init__(self, limits: QueueLimits, loop: asyncio.AbstractEventLoop) -> None:
-        self.scheduler = Scheduler(limits, loop.time)
-        self.scheduler.on_dispatch = self._arm
+        self.scheduler = Scheduler(limits, loop.time, self._arm)
         self._alarm = Alarm(loop, self._tick)
         self._observers: list[Callable[[], None]] = []
 

@@ -175,7 +175,7 @@ class StreamedAnswer:
             if not ticket.queued or out.closing:
                 return
             try:
-                position, eta_s = self._runtime.scheduler.place(ticket)
+                position, eta_s = self._runtime.scheduler.position(ticket)
                 if position != told:
                     told = position
                     out.put(b": queued position=%d eta=%.1fs\n\n" % (position, eta_s))

@@ -45,9 +45,15 @@ class Request:
 class Simulation:
     """`Simulation(SlotPool("gpu", 4))` serves the model `m`; other models by name: `Simulation(a=[pool])`."""
 
-    def __init__(self, *pools: SlotPool, limits: QueueLimits = ROOMY, **routes: Iterable[SlotPool]) -> None:
+    def __init__(
+        self,
+        *pools: SlotPool,
+        limits: QueueLimits = ROOMY,
+        on_dispatch: Callable[[], None] = ignore,
+        **routes: Iterable[SlotPool],
+    ) -> None:
         self.now = 0.0
-        self.scheduler = Scheduler(limits, lambda: self.now)
+        self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch)
         self.served: list[Request] = []
         """In the order of their grants."""
         self._settled: list[Request] = []

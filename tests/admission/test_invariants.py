@@ -22,12 +22,12 @@ from slotgate.admission import (
     Lease,
     Outcome,
     Priority,
-    Probe,
     QueueLimits,
     Refusal,
     Refused,
     Scheduler,
     SlotPool,
+    SlotProbe,
     Ticket,
     TicketState,
 )
@@ -65,21 +65,20 @@ class Owner:
 
 class SchedulerMachine(RuleBasedStateMachine):
     owners: Bundle[Owner] = Bundle("owners")
-    probes: Bundle[tuple[SlotPool, Probe]] = Bundle("probes")
+    probes: Bundle[tuple[SlotPool, SlotProbe]] = Bundle("probes")
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.pools = [SlotPool(f"gpu{number}", number + 1) for number in range(POOLS)]
         self.routes = {"a": self.pools[:1], "b": self.pools[1:], "c": self.pools}
-        self.scheduler = Scheduler(ROOMY, lambda: self.now)
+        self.scheduler = Scheduler(ROOMY, lambda: self.now, self.dispatched)
         self.all: list[Owner] = []
         self.settled: list[Owner] = []
         """In the order in which they were called."""
         self.released = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.allowed = {pool: pool.total for pool in self.pools}
-        self.scheduler.on_dispatch = self.dispatched
         self.scheduler.route(self.routes)
 
     def dispatched(self) -> None:
@@ -133,7 +132,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert too_wide
         elif refusal is Refusal.QUEUE_FULL:
             assert self.scheduler.limits is TIGHT
-            assert all(pool.admissible < demand.width or self.holds(pool) for pool in pools)
+            assert all(not pool.admitting or pool.free < demand.width or self.holds(pool) for pool in pools)
         else:
             assert refusal is Refusal.TENANT_CONCURRENCY
             assert demand.tenant == "t1"
@@ -191,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.overdue()
 
     @rule(target=probes, number=pool_numbers)
-    def send_probe(self, number: int) -> tuple[SlotPool, Probe]:
+    def send_probe(self, number: int) -> tuple[SlotPool, SlotProbe]:
         pool = self.pools[number]
         return pool, pool.probe_sent(self.now)
 
@@ -199,7 +198,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         asked=consumes(probes),
         running=strategies.one_of(strategies.none(), strategies.sets(strategies.integers(0, WIDEST - 1))),
     )
-    def answer_probe(self, asked: tuple[SlotPool, Probe], running: set[int] | None) -> None:
+    def answer_probe(self, asked: tuple[SlotPool, SlotProbe], running: set[int] | None) -> None:
         pool, probe = asked
         tasks = None if running is None else frozenset(sorted(running)[: pool.total])
         pool.probe_answered(probe, tasks, self.now)
@@ -223,7 +222,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def no_slot_idles_while_a_ticket_may_have_it(self) -> None:
         for ticket in self.waiting():
             for pool in self.routes[ticket.demand.model]:
-                fits = pool.admissible >= ticket.demand.width
+                fits = pool.admitting and pool.free >= ticket.demand.width
                 assert not fits or self.holds(pool), f"{ticket!r} waits for nothing at {pool!r}"
 
     @invariant()
@@ -235,7 +234,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert ticket in waiting
                 assert pool in self.routes[ticket.demand.model]
                 assert pool.admitting
-                assert pool.admissible < ticket.demand.width <= pool.total
+                assert not pool.admitting or pool.free < ticket.demand.width
+                assert ticket.demand.width <= pool.total
 
     @invariant()
     def nobody_overtakes_its_like(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotgate.admission import Limiter, Refusal, Refused, Reservation, TenantLimits
+from slotgate.admission import Limiter, Refusal, Refused, TenantLimits, UsageReservation
 
 START = datetime.datetime(2026, 11, 29, 23, 0, tzinfo=datetime.UTC)
 
@@ -194,7 +194,7 @@ class Limits(RuleBasedStateMachine):
             {"a": TenantLimits(requests_per_minute=5, tokens_per_minute=1000, tokens_per_day=20_000)}
         )
         self.day = self.limiter.day
-        self.live: list[tuple[Reservation, datetime.date]] = []
+        self.live: list[tuple[UsageReservation, datetime.date]] = []
         self.counted: dict[int, float] = {}
 
     @rule(tokens=st.integers(0, 3000))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotgate.admission import SETTLE_S, Demand, Outcome, Probe, SlotPool, Ticket
-from slotgate.admission.reservation import FIRST_HOLD_S
+from slotgate.admission import SETTLE_S, Demand, Outcome, SlotPool, SlotProbe, Ticket
+from slotgate.admission.pool_reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 ONE = Demand("other", "m")
@@ -193,7 +193,7 @@ def test_of_two_abandoned_slots_the_one_that_was_seen_busy_stays() -> None:
     end(older, Outcome.ABANDONED)
     end(newer, Outcome.ABANDONED)
     simulation.now += 2.0
-    probe: Probe = pool.probe_sent(simulation.now)
+    probe: SlotProbe = pool.probe_sent(simulation.now)
     simulation.now += SETTLE_S
     pool.probe_answered(probe, frozenset({(0, "7")}), simulation.now, busy={0})
     assert [slot.number for slot in pool.quarantine.slots] == [0]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgate.admission import Demand, Outcome, SlotPool, Ticket
-from slotgate.admission.reservation import FIRST_HOLD_S
+from slotgate.admission.pool_reservation import FIRST_HOLD_S
 from tests.admission.simulation import Simulation, ignore
 
 CONTEXT = 1000

@@ -21,11 +21,11 @@ from slotgate.admission import (
     Priority,
     QueueLimits,
     Refused,
-    Reservation,
     Scheduler,
     SlotPool,
     TenantLimits,
     Ticket,
+    UsageReservation,
 )
 from tests.admission.simulation import ignore
 
@@ -43,7 +43,7 @@ limits = st.builds(TenantLimits, some, some, st.one_of(st.none(), st.sampled_fro
 @dataclass(slots=True, eq=False)
 class Request:
     ticket: Ticket
-    reservation: Reservation
+    reservation: UsageReservation
     day: datetime.date
     tokens: float
     """What its tenant is charged with now."""
@@ -208,7 +208,7 @@ class Tenants(RuleBasedStateMachine):
     def no_slot_idles_while_somebody_waits_for_it(self) -> None:
         for request in self.live():
             for pool in self.pools if request.ticket.queued else ():
-                fits = pool.admissible >= request.ticket.demand.width
+                fits = pool.admitting and pool.free >= request.ticket.demand.width
                 assert not fits or self.scheduler._pool_queues[pool].reservation.holds
 
     @invariant()

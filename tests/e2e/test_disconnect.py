@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_upstream(*, stream: 
             await second.send(request(stream=stream))
             await gateway.until(lambda: gateway.scheduler.depth == 1)
         await gateway.until(lambda: gateway.scheduler.depth == 0)
-        assert gateway.scheduler.withdrawn == 1
+        assert gateway.scheduler.granted == 1
         assert len(fu.generations) == 1
 
 

@@ -48,7 +48,7 @@ async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: 
             fu.abort_all()
             await gateway.until(lambda: not gateway.fleet.ready)
             await fu.listen()
-        await gateway.until(lambda: pool.admissible == 1)
+        await gateway.until(lambda: pool.admitting and pool.free == 1)
 
 
 async def test_foreign_work_on_a_shared_backend_lowers_what_is_given_out_while_it_lasts() -> None:

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from slotgate.admission import Demand, Lease, Outcome, QueueLimits, Refusal, SlotPool, Ticket
-from slotgate.admission.reservation import FIRST_HOLD_S
+from slotgate.admission.pool_reservation import FIRST_HOLD_S
 from slotgate.gateway.forwarding.queue import AdmissionQueue
 from tests.support.virtual_time import run_virtual
 
@@ -148,7 +148,7 @@ def test_cancelled_waiters_leave_nothing_behind() -> None:
             waiter.cancel()
         await asyncio.wait(waiters)
         assert tenants.scheduler.depth == 0
-        assert tenants.scheduler.withdrawn == 100
+        assert tenants.scheduler.granted == 1
         lease.release(Outcome.FINISHED)
 
     virtually(SlotPool("gpu", 2), body)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from slotgate.admission import Demand, Priority, Refusal, Refused, SlotPool, Ticket
-from slotgate.admission.reservation import FIRST_HOLD_S, YIELD_S, Reservation
+from slotgate.admission.pool_reservation import FIRST_HOLD_S, YIELD_S, PoolReservation
 from tests.admission.simulation import Simulation, ignore
 
 
@@ -17,14 +17,14 @@ def ticket_of(width: int) -> Ticket:
 
 
 def test_a_reservation_for_nobody_holds_nothing_and_wants_no_timer() -> None:
-    reservation = Reservation()
+    reservation = PoolReservation()
     reservation.advance(100.0)
     assert not reservation.holds
     assert reservation.next_change_at() is None
 
 
 def test_holding_and_yielding_take_turns_and_each_hold_is_twice_as_long() -> None:
-    reservation = Reservation()
+    reservation = PoolReservation()
     reservation.begin(ticket_of(2), 10.0)
     phases = [(10.0, reservation.holds)]
     for _ in range(5):
@@ -36,7 +36,7 @@ def test_holding_and_yielding_take_turns_and_each_hold_is_twice_as_long() -> Non
 
 
 def test_a_phase_lasts_until_its_very_end() -> None:
-    reservation = Reservation()
+    reservation = PoolReservation()
     reservation.begin(ticket_of(2), 0.0)
     reservation.advance(FIRST_HOLD_S - 1e-9)
     assert reservation.holds
@@ -46,7 +46,7 @@ def test_a_phase_lasts_until_its_very_end() -> None:
 
 @pytest.mark.parametrize("later", [0.0, 0.5, 1.0, 3.7, 50.0, 1e6])
 def test_after_a_look_at_the_clock_the_next_change_is_never_in_the_past(later: float) -> None:
-    reservation = Reservation()
+    reservation = PoolReservation()
     reservation.begin(ticket_of(2), 0.0)
     reservation.advance(later)
     at = reservation.next_change_at()
@@ -55,7 +55,7 @@ def test_after_a_look_at_the_clock_the_next_change_is_never_in_the_past(later: f
 
 
 def test_the_next_ticket_begins_with_a_short_hold() -> None:
-    reservation = Reservation()
+    reservation = PoolReservation()
     reservation.begin(ticket_of(2), 0.0)
     reservation.advance(100.0)
     reservation.end()
@@ -67,10 +67,10 @@ def test_the_next_ticket_begins_with_a_short_hold() -> None:
 
 
 def test_a_reservation_shows_what_it_does() -> None:
-    reservation = Reservation()
-    assert repr(reservation) == "<Reservation for nobody>"
+    reservation = PoolReservation()
+    assert repr(reservation) == "<PoolReservation for nobody>"
     reservation.begin(ticket_of(2), 0.0)
-    assert repr(reservation) == "<Reservation holds for <Ticket #1 t/m x2 queued>>"
+    assert repr(reservation) == "<PoolReservation holds for <Ticket #1 t/m x2 queued>>"
     reservation.advance(FIRST_HOLD_S)
     assert "yields" in repr(reservation)
 

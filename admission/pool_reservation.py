@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from slotgate.admission.ticket import Ticket
 
-__all__ = ["FIRST_HOLD_S", "YIELD_S", "Reservation"]
+__all__ = ["FIRST_HOLD_S", "YIELD_S", "PoolReservation"]
 
 FIRST_HOLD_S = 2.0
 YIELD_S = 1.0
 
 
-class Reservation:
+class PoolReservation:
     """One pool's: for one ticket at a time, or none."""
 
     __slots__ = ("_hold_s", "_holding", "_phase_ends_at", "ticket")
@@ -38,8 +38,8 @@ class Reservation:
 
     def __repr__(self) -> str:
         if self.ticket is None:
-            return "<Reservation for nobody>"
-        return f"<Reservation {'holds' if self._holding else 'yields'} for {self.ticket!r}>"
+            return "<PoolReservation for nobody>"
+        return f"<PoolReservation {'holds' if self._holding else 'yields'} for {self.ticket!r}>"
 
     @property
     def holds(self) -> bool:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from slotgate.admission import Demand, Outcome, Priority, SlotPool
-from slotgate.admission.fair import BATCH_TURN, Charge, Flow, Order
+from slotgate.admission.fair_order import BATCH_TURN, Charge, FairOrder, Flow
 from slotgate.admission.ticket import Ticket
 from tests.admission.simulation import Simulation, ignore
 
@@ -283,7 +283,7 @@ class Waiting:
     """An order by itself, with the flows that stand in it."""
 
     def __init__(self) -> None:
-        self.order = Order({})
+        self.order = FairOrder({})
         self._flows: dict[str, Flow] = {}
         self._numbers = itertools.count(1)
 
@@ -318,7 +318,7 @@ def test_tenants_that_come_once_are_forgotten() -> None:
 
 def test_kinds_of_tickets_that_come_once_are_forgotten() -> None:
     """Widths and sizes are what clients say."""
-    order = Order({})
+    order = FairOrder({})
     for width in range(1, 1000):
         demand = Demand("t", "m", width=width)
         flow, ticket = Flow(demand), Ticket(demand, seq=width, enqueued_at=0.0, on_settled=ignore)
@@ -357,7 +357,7 @@ def test_a_flow_keeps_its_place_in_the_orders_that_it_stays_in() -> None:
     waiting.serve(waiting.join("b"), cost=5.0)
     waiting.join("b")
     flow = waiting._flows["a"]
-    other = Order({})
+    other = FairOrder({})
     flow.stand_in([other, waiting.order])
     assert waiting.order.heads() == other.heads() == [first]
     flow.stand_in([other])

@@ -1,6 +1,6 @@
 """Who is next at one pool: start-time fair queueing between tenants, arrival order within one.
 
-Every pool has an `Order`. A ticket waits in a `Flow` (the tickets that one tenant has for one model,
+Every pool has an `FairOrder`. A ticket waits in a `Flow` (the tickets that one tenant has for one model,
 of one kind, in arrival order), and a flow stands in the order of every pool that
 may serve it. So pools need not agree on anything, and a busy pool is shared by those who wait for it,
 whatever goes on at others.
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.ticket import Ticket
 
-__all__ = ["BATCH_TURN", "Charge", "Flow", "Kind", "Order", "kind_of"]
+__all__ = ["BATCH_TURN", "Charge", "FairOrder", "Flow", "TicketKind", "kind_of"]
 
 BATCH_TURN = 8
 _SPARE = 64
@@ -52,12 +52,12 @@ class Share:
         self.flows: dict[Flow, None] = {}
 
 
-Kind = tuple[Priority, int, bool, int]
+TicketKind = tuple[Priority, int, bool, int]
 """Priority, width, whether a slot's number can be told, and size in powers of two: where one ticket of a kind
 fits, the others mostly do."""
 
 
-def kind_of(demand: Demand) -> Kind:
+def kind_of(demand: Demand) -> TicketKind:
     return demand.priority, demand.width, demand.numbered, demand.tokens.bit_length()
 
 
@@ -85,13 +85,13 @@ class Flow:
         self.tenant = demand.tenant
         self.kind = kind_of(demand)
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
-        self.standings: dict[Order, Standing] = {}
+        self.standings: dict[FairOrder, Standing] = {}
 
     @property
     def head(self) -> Ticket:
         return next(iter(self.tickets.values()))
 
-    def stand_in(self, orders: Iterable[Order]) -> None:
+    def stand_in(self, orders: Iterable[FairOrder]) -> None:
         """Wait in these orders and in no others, keeping the places that it has."""
         wanted = dict.fromkeys(orders)
         for order in [order for order in self.standings if order not in wanted]:
@@ -100,7 +100,7 @@ class Flow:
             if order not in self.standings:
                 order.enter(self)
 
-    def join(self, ticket: Ticket, orders: Iterable[Order]) -> None:
+    def join(self, ticket: Ticket, orders: Iterable[FairOrder]) -> None:
         self.tickets[ticket.seq] = ticket
         if len(self.tickets) == 1:
             self.stand_in(orders)
@@ -121,7 +121,7 @@ class Charge:
 
     __slots__ = ("_cost", "_order", "_share", "_weight")
 
-    def __init__(self, order: Order, share: Share, cost: float, weight: float) -> None:
+    def __init__(self, order: FairOrder, share: Share, cost: float, weight: float) -> None:
         self._order = order
         self._share = share
         self._cost = cost
@@ -134,12 +134,12 @@ class Charge:
         self._order.moved(self._share)
 
 
-class Order:
+class FairOrder:
     """The fair order of all that wait for one pool. Tenants that are not in `weights` weigh 1."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
-        self._heaps: dict[Kind, list[tuple[float, int, int, Flow]]] = {}
+        self._heaps: dict[TicketKind, list[tuple[float, int, int, Flow]]] = {}
         self._now = dict.fromkeys(Priority, 0.0)
         self._shares: dict[tuple[Priority, str], Share] = {}
         self._sweep_at = 2 * _REMEMBERED
@@ -149,7 +149,7 @@ class Order:
 
     def __repr__(self) -> str:
         entries = sum(map(len, self._heaps.values()))
-        return f"<Order {self._flows.total()} flows, {len(self._shares)} tenants, {entries} entries>"
+        return f"<FairOrder {self._flows.total()} flows, {len(self._shares)} tenants, {entries} entries>"
 
     def heads(self) -> list[Ticket]:
         """The next ticket of each kind, left in its place; first comes first."""
