@@ -1,11 +1,11 @@
-"""The operators' side of a gateway. It lives as long as the process, also across reloads."""
+"""The parts of a gateway that serve operators. They live as long as the process, also across reloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from slotgate.gateway.admin.live_status import LiveStatus
-from slotgate.gateway.admin.page_files import Pages
+from slotgate.gateway.admin.page_files import PageFiles
 from slotgate.gateway.auth.operators import Operators
 
 __all__ = ["Console"]
@@ -13,8 +13,11 @@ __all__ = ["Console"]
 
 @dataclass(frozen=True, slots=True)
 class Console:
+    """The parts that the operators' endpoints use."""
+
     operators: Operators
-    """Decides who is let in."""
+    """Checks keys and sessions."""
     live_status: LiveStatus
-    pages: Pages
+    """The snapshots behind `/admin/events`."""
+    pages: PageFiles
     """The files of the dashboard and the playground."""

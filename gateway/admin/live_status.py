@@ -1,11 +1,11 @@
-r"""The live picture of the gateway: made twice a second while somebody looks, once for all who do.
+r"""Live snapshots of the gateway for the dashboard: built twice a second, once for all subscribers.
 
-    fleet --tick--> picture --> frame (what is new since the tick before) --+--> viewer
-                            \-> whole frame (for who missed that tick) -----+--> viewer
+    gateway --tick--> snapshot --> delta frame (what is new since the last tick) --+--> subscriber
+                              \-> full frame (for those that missed a tick) -------+--> subscriber
 
-A viewer is told that there is a new picture and takes the latest when it can: one that does not read is owed
-nothing, and what it holds is the frame that is being sent to it. While nobody looks, all that happens is a
-glance at the counts of the streams every few seconds, so that the graphs have a past.
+A subscriber is notified of a new snapshot and takes the latest one when it can. A subscriber that does not
+read holds only the frame that is being sent to it; nothing accumulates. Without subscribers no snapshot is
+built. The streams' token counts are still sampled every few seconds, so that the graphs have a past.
 """
 
 from __future__ import annotations
@@ -17,69 +17,75 @@ from typing import Any, Final
 
 import orjson
 
+from slotgate.gateway.admin.actions import BackendActions
 from slotgate.gateway.admin.history import History
-from slotgate.gateway.admin.orders import Orders
-from slotgate.gateway.admin.rates import SPAN_S, SPANS, Rates
-from slotgate.gateway.admin.slot_view import Held, SlotView
+from slotgate.gateway.admin.rates import INTERVAL_S, INTERVALS, Rates
+from slotgate.gateway.admin.slot_view import LeaseHolders, SlotView
 from slotgate.gateway.admin.status import live_requests, status_of
 from slotgate.gateway.forwarding.in_flight import Cancellable
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.errors import CapacityError
 
-__all__ = ["MOST_VIEWERS", "PERIOD_S", "LiveStatus", "Subscriber"]
+__all__ = ["MAX_SUBSCRIBERS", "PERIOD_S", "LiveStatus", "Subscriber"]
 
 PERIOD_S: Final = 0.5
-MOST_VIEWERS: Final = 64
-_MOST_REQUESTS: Final = 50
-"""Of those under way, and of those that have ended, that one frame tells."""
+MAX_SUBSCRIBERS: Final = 64
+_MAX_REQUESTS: Final = 50
+"""A frame lists at most this many live requests, and as many ended ones."""
 
 
 class Subscriber:
-    """One who looks. `on_close` is called when there is nothing more to see."""
+    """One open event stream."""
 
     def __init__(self, live_status: LiveStatus, on_close: Callable[[], None]) -> None:
+        """`on_close` is called when no more frames will come."""
         self.on_close = on_close
         self._live_status = live_status
-        self._seen = -1
-        self._news = asyncio.Event()
+        self._last_tick = -1
+        self._ticked = asyncio.Event()
 
     async def frame(self) -> bytes:
-        """The latest frame, when there is one that was not taken yet."""
-        while self._seen == self._live_status.ticks:
-            await self._news.wait()
-            self._news.clear()
-        follows = self._seen == self._live_status.ticks - 1
-        self._seen = self._live_status.ticks
-        return self._live_status.news if follows else self._live_status.whole()
+        """Wait for a frame that this subscriber has not taken yet, and return it."""
+        while self._last_tick == self._live_status.ticks:
+            await self._ticked.wait()
+            self._ticked.clear()
+        missed_none = self._last_tick == self._live_status.ticks - 1
+        self._last_tick = self._live_status.ticks
+        return self._live_status.delta if missed_none else self._live_status.full()
 
     def notify(self) -> None:
-        self._news.set()
+        """Wake `frame`: there is a new snapshot."""
+        self._ticked.set()
 
 
 class LiveStatus:
-    """Belongs to the running event loop. `start` begins the ten minutes, `stop` ends everything."""
+    """Belongs to the running event loop. `start` begins sampling; `stop` ends it and closes subscribers."""
 
-    def __init__(self, runtime: Runtime, history: History, orders: Orders | None = None) -> None:
+    def __init__(self, runtime: Runtime, history: History, actions: BackendActions | None = None) -> None:
         self.ticks = 0
-        self.news = b""
-        """The frame of the last tick, for who has seen the one before."""
+        """Number of snapshots so far."""
+        self.delta = b""
+        """The frame of the last tick for subscribers that have the previous one."""
         self._runtime = runtime
         self._history = history
-        self._orders = orders
+        self._actions = actions
         self._loop = asyncio.get_running_loop()
         self._rates = Rates(self._loop.time())
-        self._cells = SlotView()
-        self._picture: dict[str, Any] = {}
-        self._whole = b""
+        self._slot_view = SlotView()
+        self._snapshot: dict[str, Any] = {}
+        self._full = b""
+        """The full frame of the last tick; empty until a subscriber needs it."""
         self._subscribers: set[Subscriber] = set()
-        self._told_ended = 0
-        self._told_span = 0
+        self._sent_ended = 0
+        """`History.count` at the last tick."""
+        self._sent_interval = 0
+        """Number of the interval that was current at the last tick."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         runtime.in_flight.subscribe(self._answer_ended)
 
     def __repr__(self) -> str:
-        return f"<LiveStatus {len(self._subscribers)} viewers, {self.ticks} ticks>"
+        return f"<LiveStatus {len(self._subscribers)} subscribers, {self.ticks} ticks>"
 
     def start(self) -> None:
         self._tick()
@@ -90,33 +96,37 @@ class LiveStatus:
             self._timer.cancel()
 
     def close(self) -> None:
-        """No more viewers: the gateway is about to stop."""
+        """Close all subscribers and refuse new ones, because the gateway is about to stop."""
         self._closed = True
-        for viewer in list(self._subscribers):
-            viewer.on_close()
+        for subscriber in list(self._subscribers):
+            subscriber.on_close()
 
     @contextmanager
-    def viewing(self, on_close: Callable[[], None]) -> Iterator[Subscriber]:
-        """Raises `CapacityError`: 503 once the gateway stops, 429 where enough look already."""
+    def subscription(self, on_close: Callable[[], None]) -> Iterator[Subscriber]:
+        """Subscribe for the time of the block.
+
+        Raises `CapacityError`: 503 once the gateway stops, 429 if there are `MAX_SUBSCRIBERS` already.
+        """
         if self._closed:
             raise CapacityError(503, "draining", "the gateway is shutting down")
-        if len(self._subscribers) >= MOST_VIEWERS:
-            raise CapacityError(429, "too_many_viewers", f"{MOST_VIEWERS} look already", retry_after_s=5.0)
-        viewer = Subscriber(self, on_close)
-        self._subscribers.add(viewer)
+        if len(self._subscribers) >= MAX_SUBSCRIBERS:
+            message = f"{MAX_SUBSCRIBERS} event streams are open already"
+            raise CapacityError(429, "too_many_viewers", message, retry_after_s=5.0)
+        subscriber = Subscriber(self, on_close)
+        self._subscribers.add(subscriber)
         if len(self._subscribers) == 1:
             self._tick()
         try:
-            yield viewer
+            yield subscriber
         finally:
-            self._subscribers.discard(viewer)
+            self._subscribers.discard(subscriber)
 
-    def whole(self) -> bytes:
-        """The frame of the last tick for who has seen none before it; made when the first one needs it."""
-        if not self._whole:
-            ended = self._history.newest(self._loop.time(), _MOST_REQUESTS)
-            self._whole = self._frame(ended, self._told_span - SPANS, full=True)
-        return self._whole
+    def full(self) -> bytes:
+        """Return the full frame of the last tick. It is built when the first subscriber needs it."""
+        if not self._full:
+            ended = self._history.newest(self._loop.time(), _MAX_REQUESTS)
+            self._full = self._frame(ended, self._sent_interval - INTERVALS, full=True)
+        return self._full
 
     # -- mechanism
 
@@ -124,45 +134,48 @@ class LiveStatus:
         now = self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
-        self._rates.look(
+        self._rates.sample(
             ((answer, context.began_at) for answer, context in self._runtime.in_flight.answers), now
         )
         if self._subscribers:
             self._timer = self._loop.call_later(PERIOD_S, self._tick)
-            self._draw(now)
+            self._publish(now)
         else:
-            self._timer = self._loop.call_later(self._rates.next_look_in_s(now), self._tick)
+            self._timer = self._loop.call_later(self._rates.next_sample_in_s(now), self._tick)
 
-    def _draw(self, now: float) -> None:
+    def _publish(self, now: float) -> None:
+        """Build a snapshot and notify all subscribers."""
         self.ticks += 1
-        self._picture = self._now(now)
+        self._snapshot = self._new_snapshot(now)
         count = self._history.count
-        ended = self._history.newest(now, min(_MOST_REQUESTS, count - self._told_ended))
-        since, self._told_span = self._told_span, int(now // SPAN_S)
-        self._whole = b""
-        self.news = self._frame(ended, since, full=False)
-        self._told_ended = count
-        for viewer in self._subscribers:
-            viewer.notify()
+        ended = self._history.newest(now, min(_MAX_REQUESTS, count - self._sent_ended))
+        since, self._sent_interval = self._sent_interval, int(now // INTERVAL_S)
+        self._full = b""
+        self.delta = self._frame(ended, since, full=False)
+        self._sent_ended = count
+        for subscriber in self._subscribers:
+            subscriber.notify()
 
-    def _frame(self, ended: list[dict[str, Any]], since_span: int, *, full: bool) -> bytes:
-        spans = self._rates.since(since_span, self._loop.time())
-        graphs = {"span_s": SPAN_S, "spans": SPANS, "points": spans}
-        said = {**self._picture, "full": full, "ended": ended, "rates": self._picture["rates"] | graphs}
-        return b"data: %b\n\n" % orjson.dumps(said)
+    def _frame(self, ended: list[dict[str, Any]], since_interval: int, *, full: bool) -> bytes:
+        points = self._rates.since(since_interval, self._loop.time())
+        graphs = {"span_s": INTERVAL_S, "spans": INTERVALS, "points": points}
+        rates = self._snapshot["rates"] | graphs
+        return b"data: %b\n\n" % orjson.dumps(
+            {**self._snapshot, "full": full, "ended": ended, "rates": rates}
+        )
 
-    def _now(self, now: float) -> dict[str, Any]:
+    def _new_snapshot(self, now: float) -> dict[str, Any]:
         fleet, in_flight = self._runtime.fleet, self._runtime.in_flight
-        held: Held = {
+        holders: LeaseHolders = {
             progress.lease: (context, progress)
             for answer, context in in_flight.answers
             if (progress := answer.progress()).lease is not None
         }
-        self._cells.forget({backend.pool.name for backend in fleet.backends.values()})
-        status = status_of(self._runtime, self._orders)
+        self._slot_view.keep_only({backend.pool.name for backend in fleet.backends.values()})
+        status = status_of(self._runtime, self._actions)
         for entry, backend in zip(status["backends"], fleet.backends.values(), strict=True):
-            entry["cells"] = self._cells.row(backend.pool, held, now)
-        status["live"] = live_requests(in_flight, _MOST_REQUESTS)
+            entry["cells"] = self._slot_view.row(backend.pool, holders, now)
+        status["live"] = live_requests(in_flight, _MAX_REQUESTS)
         status["live_count"] = len(in_flight.answers)
         status["rates"] = {"tokens_per_s": self._rates.tokens_per_s(now)}
         return status

@@ -1,8 +1,7 @@
-"""What Prometheus is told: counters of what has ended, and gauges read when they are asked for.
+"""The Prometheus metrics: counters and histograms of ended requests, and gauges read at each scrape.
 
-Labels come from the configuration (tenants, models, backends) or from a fixed list, never from a client:
-nobody can make the series grow. Nothing is counted per frame; the time between tokens is the mean of each
-stream.
+Labels come from the configuration (tenants, models, backends) or from a fixed list. None comes from a client,
+so no client can create new series. Nothing is counted per frame: the time between tokens is a stream's mean.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _OTHER = "other"
 
 
 class _Series(NamedTuple):
-    """Of one tenant with one model: to look them up by their labels takes longer than to count."""
+    """The series of one tenant and model. Looking them up by label each time takes longer than counting."""
 
     queued: Histogram
     first: Histogram
@@ -55,9 +54,11 @@ class _Series(NamedTuple):
 
 
 class Metrics:
-    """Of one gateway; `observe` is told of every request that has ended."""
+    """The metrics of one gateway. `observe` must be called for every request that has ended."""
 
-    def __init__(self, scheduler: Scheduler, live: InFlight, backends: Callable[[], list[Backend]]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, in_flight: InFlight, backends: Callable[[], list[Backend]]
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._series: dict[tuple[str, str], _Series] = {}
         histogram = partial(Histogram, namespace="slotgate", registry=self.registry)
@@ -65,16 +66,19 @@ class Metrics:
         by_tenant = ("model", "tenant")
         self._duration = histogram(
             "request_duration_seconds",
-            "From the request to the end of its answer.",
+            "Time from the request to the end of its answer.",
             (*by_tenant, "outcome"),
             buckets=_DURATIONS_S,
         )
         self._queued = histogram(
-            "queue_wait_seconds", "From joining the queue to the grant.", by_tenant, buckets=_WAITS_S
+            "queue_wait_seconds",
+            "Time from joining the queue to the grant of a slot.",
+            by_tenant,
+            buckets=_WAITS_S,
         )
         self._first = histogram(
             "time_to_first_token_seconds",
-            "From the request to its first generated output; streams only.",
+            "Time from the request to its first generated token; streams only.",
             by_tenant,
             buckets=_DURATIONS_S,
         )
@@ -90,11 +94,11 @@ class Metrics:
             (*by_tenant, "kind"),
         )
         self._gone = counter(
-            "client_disconnects", "Clients that left before the end of their answer.", ("phase",)
+            "client_disconnects", "Clients that left before their answer was complete.", ("phase",)
         )
-        self._upstream = counter("upstream_errors", "Answers that a backend failed.", ("code",))
+        self._upstream = counter("upstream_errors", "Requests that failed because of a backend.", ("code",))
         self._rejected = counter("rejections", "Requests refused by admission or a limit.", ("code",))
-        self.registry.register(_Now(scheduler, live, backends))
+        self.registry.register(_CurrentState(scheduler, in_flight, backends))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
@@ -105,7 +109,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def observe(self, context: RequestContext) -> None:
-        """Requests that asked for no model (pages, health, status) are not counted."""
+        """Count an ended request. Requests without a model (pages, health, status) are not counted."""
         if context.model is None or context.duration_s is None:
             return
         model, tenant = context.model, context.tenant.name
@@ -122,7 +126,7 @@ class Metrics:
             self._count_failure(context)
 
     def _new_series(self, model: str, tenant: str) -> _Series:
-        """As many as there are models and tenants."""
+        """Create the series of a model and tenant. Their number is bounded by the configuration."""
         series = self._series[model, tenant] = _Series(
             self._queued.labels(model, tenant),
             self._first.labels(model, tenant),
@@ -149,23 +153,27 @@ class Metrics:
             self._upstream.labels(_OTHER).inc()
 
 
-class _Now(Collector):
-    """The state of slots, queue and backends at the moment of the question."""
+class _CurrentState(Collector):
+    """The gauges: the state of slots, queue and backends at the moment of the scrape."""
 
-    def __init__(self, scheduler: Scheduler, live: InFlight, backends: Callable[[], list[Backend]]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, in_flight: InFlight, backends: Callable[[], list[Backend]]
+    ) -> None:
         self._scheduler = scheduler
-        self._live = live
+        self._in_flight = in_flight
         self._backends = backends
 
     def collect(self) -> Iterator[Metric]:
         slots = GaugeMetricFamily(
-            "slotgate_slots", "Slots of a backend by what they do.", labels=("backend", "state")
+            "slotgate_slots", "Slots of a backend by state.", labels=("backend", "state")
         )
         quarantined = GaugeMetricFamily(
             "slotgate_quarantined_slots", "Slots that are not known to be idle.", labels=("backend",)
         )
         states = GaugeMetricFamily(
-            "slotgate_backend_state", "1 for the state that a backend is in.", labels=("backend", "state")
+            "slotgate_backend_state",
+            "1 for the current state of a backend, 0 for all others.",
+            labels=("backend", "state"),
         )
         for backend in self._backends():
             status = backend.pool.status(backend.pool.idle_since)
@@ -176,15 +184,17 @@ class _Now(Collector):
                 states.add_metric((backend.name, each.value), float(backend.state is each))
         yield from (slots, quarantined, states)
         queue = self._scheduler.status()
-        depth = GaugeMetricFamily(
-            "slotgate_queue_depth", "Requests that wait for a slot.", labels=("tenant",)
-        )
+        depth = GaugeMetricFamily("slotgate_queue_depth", "Requests waiting for a slot.", labels=("tenant",))
         for tenant, count in queue.by_tenant.items():
             depth.add_metric((tenant,), count)
         if not queue.by_tenant:
             depth.add_metric(("",), 0)
         yield depth
-        yield GaugeMetricFamily("slotgate_queue_oldest_seconds", "The longest wait so far.", queue.oldest_s)
+        yield GaugeMetricFamily(
+            "slotgate_queue_oldest_seconds",
+            "Time that the oldest waiting request has waited.",
+            queue.oldest_s,
+        )
         leases = GaugeMetricFamily("slotgate_leases", "Live leases.", labels=("tenant",))
         for tenant, count in self._scheduler.leases_by_tenant.items():
             leases.add_metric((tenant,), count)
@@ -193,8 +203,8 @@ class _Now(Collector):
         yield leases
         yield GaugeMetricFamily(
             "slotgate_requests_in_flight",
-            "Requests at the endpoints that take a slot.",
-            len(self._live.contexts),
+            "Live requests at the endpoints that need a slot.",
+            len(self._in_flight.contexts),
         )
 
 

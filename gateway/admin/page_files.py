@@ -1,4 +1,4 @@
-"""The files that the operator's pages are made of: read once, when the gateway starts, and kept in memory."""
+"""The files of the operators' pages. They are read once, when the gateway starts, and kept in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Final, Self
 
-__all__ = ["File", "Pages"]
+__all__ = ["PageFile", "PageFiles"]
 
 _FRAME: Final = "frame.html"
 _TITLES: Final = {"dashboard.html": "Dashboard", "chat.html": "Playground"}
@@ -21,10 +21,13 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class PageFile:
+    """A file as it is served."""
+
     content: bytes
     content_type: bytes
     etag: bytes
+    """A hash of the content, so that browsers can keep the file until it changes."""
 
     @classmethod
     def of(cls, name: str, content: bytes) -> Self:
@@ -32,8 +35,8 @@ class File:
         return cls(content, _TYPES[name.rpartition(".")[2]], etag)
 
 
-class Pages:
-    """All files of the package `slotgate.gateway.admin.pages`, by name; the pages within what they share."""
+class PageFiles:
+    """All files of the package `slotgate.gateway.admin.pages`. Each page is put into the shared frame."""
 
     def __init__(self) -> None:
         written = {
@@ -45,14 +48,15 @@ class Pages:
         for name, title in _TITLES.items():
             page = name.removesuffix(".html")
             written[name] = frame.substitute(title=title, page=page, content=written[name].decode()).encode()
-        self._files = {name: File.of(name, content) for name, content in written.items()}
+        self._files = {name: PageFile.of(name, content) for name, content in written.items()}
 
     def __repr__(self) -> str:
-        return f"<Pages of {len(self._files)} files>"
+        return f"<PageFiles of {len(self._files)} files>"
 
-    def page(self, name: str) -> File:
+    def page(self, name: str) -> PageFile:
+        """Return a page. Raises `KeyError` for an unknown name."""
         return self._files[name]
 
-    def static(self, name: str) -> File | None:
-        """One that pages are made of."""
+    def static(self, name: str) -> PageFile | None:
+        """Return a script, style or image, or None for any other name. Pages have paths of their own."""
         return None if name.endswith(".html") else self._files.get(name)

@@ -1,7 +1,7 @@
-"""The slots of a backend as a row of cells, each with what is in it, for people who look.
+"""The slots of each backend as a row of cells for the dashboard, each cell with the request that uses it.
 
-llama-server does not say which slot a request got, so the cells are numbered here: who takes a slot gets the
-first free cell and stays in it, and a slot that is quarantined takes a cell that its request has just left.
+llama-server does not say which slot a request got, so cells are assigned here. A lease gets the first free
+cell and keeps it until it ends. A slot in quarantine gets a cell that an ended lease has just left.
 This module never awaits.
 """
 
@@ -15,85 +15,89 @@ from slotgate.admission import Lease, SlotPool
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.http.context import RequestContext
 
-__all__ = ["SlotView"]
+__all__ = ["LeaseHolders", "SlotView"]
 
-Held = Mapping[Lease, tuple[RequestContext, Progress]]
-"""Whose lease it is."""
+LeaseHolders = Mapping[Lease, tuple[RequestContext, Progress]]
+"""Lease -> the request that holds it."""
 
 
 @dataclass(slots=True)
-class Occupant:
-    """Of one cell."""
+class CellContent:
+    """The content of one cell that is not idle."""
 
-    name: Hashable
-    """The same as long as it is the same."""
+    key: Hashable
+    """Stays the same from snapshot to snapshot while the same work uses the slot."""
     shown: dict[str, Any]
 
 
 @dataclass(slots=True)
 class SlotView:
-    """The rows of all backends, by the names of their pools."""
+    """Remembers which cell each lease has, so that nothing jumps from snapshot to snapshot."""
 
     _rows: dict[str, list[Hashable | None]] = field(default_factory=dict)
+    """Pool name -> the key of each cell's content, or None for an idle cell."""
 
-    def row(self, pool: SlotPool, held: Held, now: float) -> list[dict[str, Any]]:
-        """The backend's cells, as many as it has slots; more only while it has shrunk under its work."""
-        occupants = _occupants(pool, held, now)
+    def row(self, pool: SlotPool, holders: LeaseHolders, now: float) -> list[dict[str, Any]]:
+        """Return the cells of a backend, one for each slot.
+
+        There are more cells than slots only if the backend has shrunk while requests ran.
+        """
+        contents = _contents(pool, holders, now)
         before = self._rows.get(pool.name, [])
-        here = {occupant.name for occupant in occupants}
-        row = [name if name in here else None for name in before]
-        left = [number for number, name in enumerate(before) if name is not None and name not in here]
-        shown = {occupant.name: occupant.shown for occupant in occupants}
-        for occupant in occupants:
-            if occupant.name not in row:
-                _seat(row, occupant.name, left if occupant.shown["state"] == "quarantined" else [])
-        last = max((number for number, name in enumerate(row, 1) if name is not None), default=0)
+        present = {content.key for content in contents}
+        row = [key if key in present else None for key in before]
+        vacated = [number for number, key in enumerate(before) if key is not None and key not in present]
+        shown = {content.key: content.shown for content in contents}
+        for content in contents:
+            if content.key not in row:
+                _assign(row, content.key, vacated if content.shown["state"] == "quarantined" else [])
+        last = max((number for number, key in enumerate(row, 1) if key is not None), default=0)
         row = (row + [None] * pool.total)[: max(pool.total, last)]
         self._rows[pool.name] = row
-        return [{"state": "idle"} if name is None else shown[name] for name in row]
+        return [{"state": "idle"} if key is None else shown[key] for key in row]
 
-    def forget(self, pools: set[str]) -> None:
-        """Keep the rows of these pools only."""
+    def keep_only(self, pools: set[str]) -> None:
+        """Forget the rows of all other pools."""
         self._rows = {name: row for name, row in self._rows.items() if name in pools}
 
 
-def _seat(row: list[Hashable | None], name: Hashable, preferred: list[int]) -> None:
+def _assign(row: list[Hashable | None], key: Hashable, preferred: list[int]) -> None:
     free = [number for number in preferred if row[number] is None]
     free += [number for number, taken in enumerate(row) if taken is None]
     if free:
-        row[free[0]] = name
+        row[free[0]] = key
     else:
-        row.append(name)
+        row.append(key)
 
 
-def _occupants(pool: SlotPool, held: Held, now: float) -> list[Occupant]:
-    found: list[Occupant] = []
+def _contents(pool: SlotPool, holders: LeaseHolders, now: float) -> list[CellContent]:
+    found: list[CellContent] = []
     for number, slot in enumerate(pool.quarantine.slots):
         same = sum(other.closed_at == slot.closed_at for other in pool.quarantine.slots[:number])
         shown = {"state": "quarantined", "age_s": round(now - slot.closed_at, 1)}
-        found.append(Occupant(("quarantined", slot.closed_at, same), shown))
+        found.append(CellContent(("quarantined", slot.closed_at, same), shown))
     for unclean, since in pool.unclean.items():
         shown = {"state": "quarantined", "age_s": round(now - since, 1)}
-        found.append(Occupant(("unclean", unclean), shown))
+        found.append(CellContent(("unclean", unclean), shown))
     for lease in pool.leases:
-        shown = _leased(lease, held.get(lease), now)
-        found += [Occupant((lease, part), shown) for part in range(lease.width)]
-    found += [Occupant(("foreign", number), {"state": "foreign"}) for number in range(pool.foreign)]
+        shown = _leased(lease, holders.get(lease), now)
+        found += [CellContent((lease, part), shown) for part in range(lease.width)]
+    found += [CellContent(("foreign", number), {"state": "foreign"}) for number in range(pool.foreign)]
     return found
 
 
-def _leased(lease: Lease, whose: tuple[RequestContext, Progress] | None, now: float) -> dict[str, Any]:
+def _leased(lease: Lease, holder: tuple[RequestContext, Progress] | None, now: float) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "state": "prefill",
         "age_s": round(now - lease.granted_at, 1),
         "tenant": lease.demand.tenant,
         "model": lease.demand.model,
     }
-    if whose is None:
+    if holder is None:
         return shown
-    context, progress = whose
+    context, progress = holder
     if progress.first_output_at is not None:
         shown["state"] = "generating"
     elif not context.stream:
-        shown["state"] = "working"  # and says nothing before its end
+        shown["state"] = "working"  # no output can be seen before the answer is complete
     return shown | {"request": context.id, "tokens": progress.tokens}

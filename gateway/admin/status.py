@@ -1,6 +1,7 @@
-"""What operators are shown of a gateway now: plain values, read off the fleet when somebody asks.
+"""The status of a gateway as plain values, read when an operator asks for it.
 
-`/admin/status`, the live events and the answers to orders say the same of the same thing.
+`/admin/status`, the live events and the answers to actions use these functions, so they agree.
+This module never awaits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from typing import Any
 
 from slotgate.admission import Limiter
-from slotgate.gateway.admin.orders import Orders
+from slotgate.gateway.admin.actions import BackendActions
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.forwarding.in_flight import InFlight, Progress
 from slotgate.gateway.forwarding.runtime import Runtime
@@ -18,7 +19,8 @@ from slotgate.gateway.http.context import RequestContext
 __all__ = ["backend_status", "live_requests", "status_of"]
 
 
-def status_of(runtime: Runtime, orders: Orders | None = None) -> dict[str, Any]:
+def status_of(runtime: Runtime, actions: BackendActions | None = None) -> dict[str, Any]:
+    """Return the body of `/admin/status`: models, backends, queue and tenants."""
     fleet, scheduler = runtime.fleet, runtime.scheduler
     queue = scheduler.status()
     leases = scheduler.leases_by_tenant
@@ -32,7 +34,7 @@ def status_of(runtime: Runtime, orders: Orders | None = None) -> dict[str, Any]:
             }
             for model in fleet.catalogue.models.values()
         ],
-        "backends": [backend_status(backend, orders) for backend in fleet.backends.values()],
+        "backends": [backend_status(backend, actions) for backend in fleet.backends.values()],
         "queue": {"depth": queue.depth, "by_tenant": queue.by_tenant, "oldest_s": round(queue.oldest_s, 3)},
         "tenants": [
             {
@@ -46,7 +48,8 @@ def status_of(runtime: Runtime, orders: Orders | None = None) -> dict[str, Any]:
     }
 
 
-def backend_status(backend: Backend, orders: Orders | None = None) -> dict[str, Any]:
+def backend_status(backend: Backend, actions: BackendActions | None = None) -> dict[str, Any]:
+    """Return the state of one backend, its slots, and the names of the actions that are possible now."""
     now = asyncio.get_running_loop().time()
     slots = backend.pool.status(now)
     context = backend.pool.context
@@ -67,17 +70,17 @@ def backend_status(backend: Backend, orders: Orders | None = None) -> dict[str, 
         "active": len(backend.pool.leases),
         "idle_s": round(slots.idle_s, 3),
         "leases_ended": {outcome.value: count for outcome, count in backend.pool.released.items()},
-        "orders": orders.possible(backend.name) if orders is not None else (),
+        "orders": actions.possible(backend.name) if actions is not None else (),
     }
 
 
-def live_requests(in_flight: InFlight, most: int | None = None) -> list[dict[str, Any]]:
-    """Those under way, the latest first, with what is known of each so far."""
+def live_requests(in_flight: InFlight, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return the facts of the live requests so far, the newest request first; at most `limit` of them."""
     now = asyncio.get_running_loop().time()
-    return [_so_far(context, answer.progress(), now) for answer, context in in_flight.answers[:most]]
+    return [_facts_so_far(context, answer.progress(), now) for answer, context in in_flight.answers[:limit]]
 
 
-def _so_far(context: RequestContext, progress: Progress, now: float) -> dict[str, Any]:
+def _facts_so_far(context: RequestContext, progress: Progress, now: float) -> dict[str, Any]:
     first = progress.first_output_at
     return context.facts(now) | {
         "outcome": "running" if context.granted_at is not None else "queued",
@@ -87,7 +90,7 @@ def _so_far(context: RequestContext, progress: Progress, now: float) -> dict[str
 
 
 def _limits(limiter: Limiter, tenant: str) -> dict[str, Any]:
-    """What is left of the tenant's limits, for one that has any."""
+    """Return `{"limits": …}` with the rest of each limit, or an empty dict for a tenant without limits."""
     left: dict[str, Any] = {}
     for name, state in (("requests", limiter.requests_of(tenant)), ("tokens", limiter.tokens_of(tenant))):
         if state is not None:

@@ -1,1 +1,1 @@
-"""The composition: the only room that knows all others."""
+"""Composition: builds the gateway from the rooms below, which do not import this one."""

@@ -1,8 +1,8 @@
-"""The application: the one place that knows everybody.
+"""The ASGI application: every path with its handler, and the middleware around them.
 
-    stack (outermost first) -> router -> endpoint
+    middleware stack (outermost first) -> router -> handler
 
-A request is handled by the raw ASGI callables below and by nothing else.
+All of them are plain ASGI callables. No framework code stands between them and the server.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from slotgate.gateway.admin.actions import BackendActions, OperatorActions
 from slotgate.gateway.admin.console import Console
 from slotgate.gateway.admin.handlers.admin import (
-    BackendOrder,
     CancelAny,
     PrometheusText,
     Reload,
     Requests,
+    RunBackendAction,
     Status,
 )
 from slotgate.gateway.admin.handlers.events import Events
@@ -26,7 +27,6 @@ from slotgate.gateway.admin.handlers.operator_only import OperatorOnly
 from slotgate.gateway.admin.handlers.pages import Page, Redirect, StaticFile
 from slotgate.gateway.admin.handlers.session import SessionState, SignIn, SignOut
 from slotgate.gateway.admin.handlers.usage import UsageTotals
-from slotgate.gateway.admin.orders import Operations, Orders
 from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
 from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.app.composition import Composition
@@ -46,20 +46,21 @@ from slotgate.middleware.authentication import presented_keys
 __all__ = ["PUBLIC_PATHS", "build_app", "routes", "stack"]
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
-"""What needs no key."""
+"""Paths that need no key."""
 START = "/"
-"""Needs none either, and leads to the playground."""
-PLAYGROUND = "/v1/chat/completions"
-"""The endpoint behind which the playground asks."""
+"""Needs no key either. It redirects to the playground."""
+PLAYGROUND_ENDPOINT = "/v1/chat/completions"
+"""The endpoint that the playground uses, at an operators' path."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
 OPERATOR_PREFIXES = ("/admin", "/metrics")
-"""What needs the operator's key and no other."""
+"""Paths that need an operator key. A tenant's key is not enough."""
 
 
 def routes(
-    settings: Settings, parts: Composition, identities: Identities, operations: Operations | None = None
+    settings: Settings, parts: Composition, identities: Identities, actions: OperatorActions | None = None
 ) -> list[Route]:
+    """Return all paths with their handlers. The operators' paths exist only if there is an operator key."""
     reader = RequestReader(settings.server)
     runtime, fleet = parts.runtime, parts.runtime.fleet
 
@@ -70,8 +71,8 @@ def routes(
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     for_operators: list[Route] = []
-    if identities.is_operator is not None:  # without an operator key, none of these paths exists
-        for_operators += _operator_routes(settings, parts, operations or Operations(), reader)
+    if identities.is_operator is not None:
+        for_operators += _operator_routes(settings, parts, actions or OperatorActions(), reader)
         for_operators += _pages(parts.console)
     return [
         *(
@@ -92,7 +93,7 @@ def routes(
 
 
 def _operator_routes(
-    settings: Settings, parts: Composition, operations: Operations, reader: RequestReader
+    settings: Settings, parts: Composition, actions: OperatorActions, reader: RequestReader
 ) -> list[Route]:
     console, runtime = parts.console, parts.runtime
 
@@ -105,22 +106,22 @@ def _operator_routes(
 
     stall_timeout_s = settings.streaming.client_stall_timeout_s
     events = Events(console.live_status, console.operators, stall_timeout_s=stall_timeout_s)
-    [chat] = [endpoint for endpoint in ENDPOINTS if PLAYGROUND in endpoint.paths]
+    [chat] = [endpoint for endpoint in ENDPOINTS if PLAYGROUND_ENDPOINT in endpoint.paths]
     return [
         route("/metrics", GET=PrometheusText(parts.metrics)),
-        route("/admin/status", GET=Status(runtime, operations.orders)),
+        route("/admin/status", GET=Status(runtime, actions.backends)),
         route("/admin/events", GET=events),
         route("/admin/requests", GET=Requests(runtime.in_flight, parts.history)),
         route("/admin/requests/{id}/cancel", POST=CancelAny(runtime.in_flight)),
         route("/admin/usage", GET=UsageTotals(parts.usage)),
         route("/admin/chat/completions", POST=Generate(settings, runtime, chat, reader)),
-        *_orders(route, runtime.fleet, operations.orders),
-        route("/admin/reload", POST=Reload(operations)),
+        *_backend_actions(route, runtime.fleet, actions.backends),
+        route("/admin/reload", POST=Reload(actions.reload)),
     ]
 
 
 def _pages(console: Console) -> list[Route]:
-    """What needs no key: the pages ask for it."""
+    """Return the paths of pages and sessions. They need no key, because the pages ask for it."""
     operators, pages = console.operators, console.pages
 
     session = ByMethod(GET=SessionState(operators), POST=SignIn(operators), DELETE=SignOut(operators))
@@ -133,33 +134,35 @@ def _pages(console: Console) -> list[Route]:
     ]
 
 
-def _orders(route: Callable[..., Route], fleet: Fleet, orders: Orders | None) -> list[Route]:
-    if orders is None:
+def _backend_actions(
+    route: Callable[..., Route], fleet: Fleet, actions: BackendActions | None
+) -> list[Route]:
+    if actions is None:
         return []
-    each = {
-        "drain": orders.drain,
-        "resume": orders.resume,
-        "load": orders.load,
-        "unload": orders.unload,
-        "restart": orders.restart,
+    methods = {
+        "drain": actions.drain,
+        "resume": actions.resume,
+        "load": actions.load,
+        "unload": actions.unload,
+        "restart": actions.restart,
     }
     return [
-        route(f"/admin/backends/{{name}}/{word}", POST=BackendOrder(fleet, orders, order))
-        for word, order in each.items()
+        route(f"/admin/backends/{{name}}/{name}", POST=RunBackendAction(fleet, actions, method))
+        for name, method in methods.items()
     ]
 
 
 def _native_status(settings: Settings, fleet: Fleet) -> list[Route]:
-    shown: list[Route] = []
+    enabled: list[Route] = []
     if settings.server.expose_props:
-        shown.append(Route("/props", ByMethod(GET=Props(fleet.catalogue))))
+        enabled.append(Route("/props", ByMethod(GET=Props(fleet.catalogue))))
     if settings.server.expose_slots:
-        shown.append(Route("/slots", ByMethod(GET=Slots(fleet.catalogue))))
-    return shown
+        enabled.append(Route("/slots", ByMethod(GET=Slots(fleet.catalogue))))
+    return enabled
 
 
 def stack(settings: Settings, parts: Composition, identities: Identities) -> list[Layer]:
-    """Every layer a request passes, outermost first."""
+    """Return the middleware that every request passes, outermost first."""
     server = settings.server
     layers: list[Layer] = [RequestId]
     if (trace := parts.trace) is not None:
@@ -190,9 +193,10 @@ def stack(settings: Settings, parts: Composition, identities: Identities) -> lis
 
 
 def build_app(
-    settings: Settings, parts: Composition, identities: Identities, operations: Operations | None = None
+    settings: Settings, parts: Composition, identities: Identities, actions: OperatorActions | None = None
 ) -> ASGIApp:
-    served = routes(settings, parts, identities, operations)
+    """Build the application for one configuration. A reload builds another one around the same parts."""
+    served = routes(settings, parts, identities, actions)
     app: ASGIApp = Router(served, redirect_slashes=False, default=unknown_path)
     for layer in reversed(stack(settings, parts, identities)):
         app = layer(app)

@@ -1,11 +1,11 @@
-"""Everything that a running gateway consists of, built once and passed on as arguments.
+"""The parts of a running gateway. They are built once and passed on as arguments.
 
     Runtime (queue, limits, fleet) --> Loader (processes)
                  |                       |
                  +--> Console (operators, live status, pages)
                  +--> History, Metrics, UsageLedger: the observers of ended requests
 
-The application (`application.py`) is built around it, and built anew when the configuration changes.
+The application (`application.py`) is built around these parts, and again when the configuration changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotgate.gateway.admin.console import Console
 from slotgate.gateway.admin.history import History
 from slotgate.gateway.admin.live_status import LiveStatus
 from slotgate.gateway.admin.metrics import Metrics
-from slotgate.gateway.admin.page_files import Pages
+from slotgate.gateway.admin.page_files import PageFiles
 from slotgate.gateway.auth.operators import Operators
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
@@ -32,7 +32,7 @@ from slotgate.gateway.usage import UsageLedger
 __all__ = ["Composition", "RequestObserver"]
 
 RequestObserver = Callable[[RequestContext], None]
-"""Told of every request that has ended. Must not raise."""
+"""Called with every request that has ended. Must not raise."""
 
 
 class Composition:
@@ -48,7 +48,7 @@ class Composition:
         processes: Iterable[LlamaProcess] = (),
         observers: Iterable[RequestObserver] = (),
     ) -> None:
-        """`processes` are those behind backends of `settings`. `observers` hear of an ended request last.
+        """`processes` are the llama-servers behind backends of `settings`. `observers` are called last.
 
         Without `usage` nothing is recorded. Without `trace` no request is traced.
         """
@@ -63,7 +63,7 @@ class Composition:
         self.console = Console(
             Operators(None, asyncio.get_running_loop().time),
             LiveStatus(self.runtime, self.history, self.loader),
-            Pages(),
+            PageFiles(),
         )
         self._observers = (self.history.put, self.metrics.observe, self.usage.note, *observers)
         self.runtime.limiter.restore(self.usage.day, self.usage.tokens_today)
@@ -78,11 +78,12 @@ class Composition:
         self.console.live_status.start()
 
     def request_ended(self, context: RequestContext) -> None:
+        """Tell all observers of an ended request."""
         for observer in self._observers:
             observer(context)
 
     def drain(self) -> None:
-        """Refuse the requests that wait and all new ones, and end the live status streams."""
+        """Refuse waiting and new requests, and end the event streams of operators."""
         self.runtime.drain()
         self.console.live_status.close()
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from slotgate.gateway.admin.page_files import Pages
+from slotgate.gateway.admin.page_files import PageFiles
 from slotgate.gateway.auth.keys import hash_key
 from tests.support.answer import fetch
 from tests.support.gateway import running_gateway, settings_for
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 FOLDER = files("slotgate.gateway.admin.pages")
 NAMES = sorted(entry.name for entry in FOLDER.iterdir() if not entry.name.startswith(("__", "frame.")))
-PAGES = Pages()
+PAGES = PageFiles()
 STATIC = [name for name in NAMES if not name.endswith(".html")]
 PLACES = ["/admin", "/admin/chat", *(f"/admin/static/{name}" for name in STATIC)]
 SETTINGS = settings_for("http://127.0.0.1:9", server=SERVER)

@@ -66,7 +66,7 @@ def test_stop_ends_the_answer_and_frees_the_slot(look: Looks, operated: Operated
 def test_an_error_is_shown_as_the_gateway_states_it(look: Looks) -> None:
     one = look()
     page = one.signed_in("/admin/chat")
-    page.get_by_label("Ask with a tenant's key").fill("sg-nobody")
+    page.get_by_label("Use a tenant's key").fill("sg-nobody")
     say(page, "Hello!")
     failure = page.locator(".failure")
     expect(failure).to_contain_text("401 invalid_api_key")
@@ -91,7 +91,7 @@ def test_markup_in_an_error_is_text_and_a_numeric_code_is_shown_once(look: Looks
 
 def test_a_request_with_a_tenants_key_counts_for_that_tenant(look: Looks, operated: Operated) -> None:
     page = look().signed_in("/admin/chat")
-    page.get_by_label("Ask with a tenant's key").fill("sg-team-b")
+    page.get_by_label("Use a tenant's key").fill("sg-team-b")
     page.get_by_label("Max tokens").fill("5")
     expect(page.get_by_label("Model")).to_have_value("m")
     say(page, "Hello!")

@@ -146,7 +146,7 @@ async def _listening(
         located = children.located(settings) if children else settings
         environ = children.environ(environ) if children else environ
         assembled = assemble(
-            located, environ, usage, written=settings, load=load, children=children, trace=trace
+            located, environ, usage, written=settings, load=load, processes=children, trace=trace
         )
         app, parts = await stack.enter_async_context(assembled)
         server = Listener(app, settings.server)

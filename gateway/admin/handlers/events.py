@@ -1,7 +1,8 @@
-"""`GET /admin/events`: what `/admin/status` says, live, as server-sent events, at most twice a second.
+"""`GET /admin/events`: the content of `/admin/status`, live, as server-sent events twice a second.
 
-A viewer that does not read holds the one frame that is being sent to it, and its connection is cut in the
-end. The stream ends at once when the gateway begins to stop, and with the key or session that opened it.
+A client that does not read holds only the frame that is being sent to it. After a time limit its connection
+is closed. The stream ends at once when the gateway begins to stop. It ends at the next frame when the key or
+session that opened it is no longer valid.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ _HEADERS = [
 
 
 class Events:
+    """The endpoint `/admin/events`."""
+
     def __init__(self, live_status: LiveStatus, operators: Operators, *, stall_timeout_s: float) -> None:
-        """A connection is cut when one frame could not be sent for `stall_timeout_s`."""
+        """A connection is closed when a frame could not be sent within `stall_timeout_s`."""
         self._live_status = live_status
         self._operators = operators
         self._stall_timeout_s = stall_timeout_s
@@ -39,39 +42,39 @@ class Events:
             await _start(send)
             await _end(send)
             return
-        sending = _Sending(send, self._stall_timeout_s)
-        with until_client_gone(receive) as watch, self._live_status.viewing(watch.stop) as viewer:
+        sender = _FrameSender(send, self._stall_timeout_s)
+        with until_client_gone(receive) as watch, self._live_status.subscription(watch.stop) as subscriber:
             await _start(send)
-            await self._tell(scope, viewer, sending)
+            await self._send_frames(scope, subscriber, sender)
         if watch.gone:
             raise ClientGone
-        if sending.under_way:  # nobody waits for who does not read
+        if sender.stuck:  # the client does not read, so the rest of the frame will never be sent
             context_of(scope).outcome = "client_stalled"
             await abort_connection(scope, receive)
             raise ClientGone
         await _end(send)
 
-    async def _tell(self, scope: Scope, viewer: Subscriber, sending: _Sending) -> None:
+    async def _send_frames(self, scope: Scope, subscriber: Subscriber, sender: _FrameSender) -> None:
         access = access_of(scope)
-        while self._operators.good(access) and not sending.under_way:
-            await sending.send(await viewer.frame())
+        while self._operators.good(access) and not sender.stuck:
+            await sender.send(await subscriber.frame())
 
 
-class _Sending:
-    """One frame after the other to one viewer."""
+class _FrameSender:
+    """Sends frames to one client, one at a time."""
 
     def __init__(self, send: Send, timeout_s: float) -> None:
-        self.under_way = False
-        """Also when it was given up: nothing can be sent behind it."""
+        self.stuck = False
+        """True while a frame is being sent, and after one timed out. Nothing can be sent after that."""
         self._send = send
         self._timeout_s = timeout_s
 
     async def send(self, frame: bytes) -> None:
-        self.under_way = True
+        self.stuck = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
                 await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-                self.under_way = False
+                self.stuck = False
 
 
 async def _start(send: Send) -> None:

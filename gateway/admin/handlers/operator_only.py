@@ -1,4 +1,4 @@
-"""The guard of the operator's endpoints: the key, or the cookie of a session that it opened."""
+"""The guard of the operators' endpoints. It accepts an operator key or an operator's session cookie."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from slotgate.gateway.http.context import TenantIdentity, context_of
 __all__ = ["OPERATOR", "OperatorOnly", "access_of"]
 
 OPERATOR = TenantIdentity("operator")
-"""Who asks in the playground: any model, no limits but the queue's."""
+"""The tenant of requests from the playground: it may use every model and has no limits of its own."""
 _KEY = "slotgate.operator"
 
 
 class OperatorOnly:
+    """Calls `app` for operators only. Raises an error for all other clients."""
+
     def __init__(
         self, app: ASGIApp, operators: Operators, presented_keys: Callable[[Scope], list[bytes]]
     ) -> None:
@@ -32,5 +34,5 @@ class OperatorOnly:
 
 
 def access_of(scope: Scope) -> Access:
-    """By what the operator was let in."""
+    """Return the key or session that this operator was admitted with."""
     return cast("Access", scope["state"][_KEY])

@@ -1,14 +1,14 @@
-"""The pages of the operator, and what they are made of, with what a browser may do with them.
+"""The operators' pages and their scripts and styles.
 
-Nothing on these pages comes from elsewhere, and nothing in them is run or styled inline: the policy that goes
-with each answer forbids the browser everything else.
+The pages load nothing from other servers and contain no inline scripts or styles. The content security policy
+of each answer makes the browser refuse both.
 """
 
 from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.gateway.admin.page_files import File, Pages
+from slotgate.gateway.admin.page_files import PageFile, PageFiles
 from slotgate.gateway.http.by_method import unknown_path
 from slotgate.gateway.http.context import headers_of
 from slotgate.gateway.http.replies import send_whole
@@ -33,7 +33,9 @@ _HEADERS = [
 
 
 class Page:
-    def __init__(self, file: File) -> None:
+    """`GET` of one page."""
+
+    def __init__(self, file: PageFile) -> None:
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,9 +43,9 @@ class Page:
 
 
 class StaticFile:
-    """`GET /admin/static/{name}`."""
+    """`GET /admin/static/{name}`: a script, style or image."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: PageFiles) -> None:
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +57,8 @@ class StaticFile:
 
 
 class Redirect:
+    """Sends the browser to another path."""
+
     def __init__(self, location: bytes) -> None:
         self._location = location
 
@@ -62,8 +66,8 @@ class Redirect:
         await send_whole(send, 307, [(b"location", self._location)], b"")
 
 
-async def _send(file: File, scope: Scope, send: Send) -> None:
-    """Whole, or 304 to who has it already (RFC 9110, 13.1.2)."""
+async def _send(file: PageFile, scope: Scope, send: Send) -> None:
+    """Send the file, or 304 if the client has this version already (RFC 9110, 13.1.2)."""
     known = headers_of(scope).get(b"if-none-match", b"")
     etags = {etag.strip().removeprefix(b"W/") for etag in known.split(b",")}
     headers = [*_HEADERS, (b"etag", file.etag)]

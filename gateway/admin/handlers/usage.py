@@ -1,4 +1,4 @@
-"""`GET /admin/usage?group=tenant,model,day&from=2027-01-01&to=2027-01-31`: sums, for the operator."""
+"""`GET /admin/usage?group=tenant,model,day&from=2027-01-01&to=2027-01-31`: the recorded usage in sums."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PARAMETERS = ("group", "from", "to")
 
 
 class UsageTotals:
-    """Days are UTC days, both included. What is still in memory is written first, if the store takes it."""
+    """Days are UTC days; `from` and `to` are included. Records in memory are written to the store first."""
 
     def __init__(self, usage: UsageLedger) -> None:
         self._usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        question = _question(scope["query_string"])
+        query = _query(scope["query_string"])
         try:
-            report = await self._usage.report(question)
+            report = await self._usage.report(query)
         except NotRecorded as off:
             message = 'usage is not recorded: usage.store is "none"'
             raise ClientError("usage_not_recorded", message, status=404) from off
@@ -32,17 +32,19 @@ class UsageTotals:
             message = f"the records cannot be read now: {error}"
             raise CapacityError(503, "usage_unavailable", message) from error
         answer = {
-            "group": question.group,
-            "usage": [total.facts(question.group) for total in report.totals],
+            "group": query.group,
+            "usage": [total.facts(query.group) for total in report.totals],
             "current": report.current,
             "complete": report.complete,
         }
         await send_json(send, 200, answer)
 
 
-def _question(query: bytes) -> UsageQuery:
+def _query(query_string: bytes) -> UsageQuery:
     try:
-        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=10, errors="strict")
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, max_num_fields=10, errors="strict"
+        )
     except ValueError as wrong:
         raise ClientError("invalid_request", "the query cannot be read") from wrong
     given = dict(pairs)

@@ -1,5 +1,5 @@
-"""The operator's pages: HTML, styles and small modules that a browser takes as they are. No build step.
+"""The operators' pages: HTML, CSS and small JavaScript modules that browsers load without a build step.
 
-`frame.html` is what the pages share, `dashboard.html` and `chat.html` are what is in it; each begins with the
-module of its name. The other modules have one job each, and none of them knows the page that it is used on.
+Both pages share `frame.html`; `dashboard.html` and `chat.html` are the content that is put into it. Each page
+starts the module of its name. Every other module has one job and does not know which page uses it.
 """

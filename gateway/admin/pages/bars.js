@@ -1,16 +1,16 @@
-// Who waits, and who holds what, as labelled bars.
+// Labelled bars: waiting requests and held slots of each tenant.
 
 import { keep, make, say, set } from "./dom.js";
 import { count, plural } from "./format.js";
 
-/** The queue by tenant, the longest first. */
+/** Draw the number of waiting requests of each tenant, the highest first. */
 export function drawQueue(list, byTenant) {
   const rows = Object.entries(byTenant).map(([name, waiting]) => ({ name, value: waiting, text: `${count(waiting)} waiting` }));
   rows.sort((a, b) => b.value - a.value || a.name.localeCompare(b.name));
   draw(list, rows, Math.max(...rows.map((row) => row.value), 1));
 }
 
-/** The slots that tenants hold, with what is left of their limits. */
+/** Draw the number of slots that each tenant holds, with what is left of its limits. */
 export function drawTenants(list, tenants, slots) {
   const rows = tenants.map(({ name, leases, limits }) => ({ name, value: leases, text: plural(leases, "slot"), left: left(limits) }));
   draw(list, rows, Math.max(slots, 1));
@@ -19,7 +19,7 @@ export function drawTenants(list, tenants, slots) {
 function left(limits = {}) {
   const minute = (name, what) => {
     const state = limits[`${name}_per_minute`];
-    return state ? `${count(state.remaining)} of ${count(state.limit)} ${what} a minute left` : "";
+    return state ? `${count(state.remaining)} of ${count(state.limit)} ${what} per minute left` : "";
   };
   const day = limits.tokens_per_day;
   const today = day ? `${count(Math.max(0, day.limit - day.used))} of ${count(day.limit)} tokens left today` : "";

@@ -1,4 +1,4 @@
-// A small line over time, in SVG: an area for what is counted, dots joined by lines for what is measured.
+// A small SVG line chart over time. Counts are drawn as an area, measurements as dots that lines connect.
 
 import { make, say, set } from "./dom.js";
 
@@ -13,7 +13,7 @@ function shape(tag, name) {
 }
 
 export class Chart {
-  /** `format` says a value; `area` fills below the line and takes what is missing as zero. */
+  /** `format` turns a value into text. `area` fills the space below the line and draws missing values as zero. */
   constructor(parent, { title, format, area = false }) {
     Object.assign(this, { title, format, area, values: [], spanS: 1 });
     this.svg = shape("svg", "");
@@ -40,7 +40,7 @@ export class Chart {
     this.svg.addEventListener("pointerleave", () => this.unpoint());
   }
 
-  /** `values` and `others` are the same times, the oldest first; null where nothing was measured. */
+  /** `values` and `others` cover the same times, the oldest first. They hold null where nothing was measured. */
   draw(values, spanS, others = []) {
     this.values = values;
     this.spanS = spanS;
@@ -53,7 +53,7 @@ export class Chart {
     if (this.area) set(this.fill, "d", `${path(values, x, y, true)}L${WIDTH},${HEIGHT}L0,${HEIGHT}Z`);
     say(this.top, highest ? this.format(highest) : "");
     const known = values.filter((value) => value !== null);
-    const now = known.length ? this.format(known.at(-1)) : "nothing yet";
+    const now = known.length ? this.format(known.at(-1)) : "no value";
     set(this.svg, "aria-label", `${this.title}, last ten minutes: now ${now}, highest ${this.format(Math.max(...known, 0))}`);
   }
 
@@ -85,13 +85,13 @@ function path(values, x, y, missingIsZero) {
   return drawn;
 }
 
-/** A mark on each measured value: one that stands alone makes no line. */
+/** Return a path with a dot on each value, because a value without neighbours makes no line. */
 function dots(values, x, y) {
   const marks = values.map((value, place) => (value === null ? "" : `M${x(place).toFixed(1)},${y(value).toFixed(1)}h0`));
   return marks.join("");
 }
 
-/** The next round number: the top of the scale does not jump with every value. */
+/** Return the next round number above `value`, so that the scale does not change with every value. */
 function nice(value) {
   if (!value) return 1;
   const unit = 10 ** Math.floor(Math.log10(value));

@@ -1,7 +1,7 @@
 // The playground: a conversation with a model through the gateway.
 //
-// A signed-in operator asks as the tenant `operator`, by the session's cookie, at a path that only operators have.
-// With a tenant's key, which stays in its field, the request takes the public path as that tenant's clients do.
+// Requests of a signed-in operator count for the tenant `operator`. They carry the session cookie and use a path that
+// only operators may use. With a tenant's key in its field, a request uses the public path, as that tenant's clients do.
 
 import { Completion } from "./completion.js";
 import { curlLine } from "./curl.js";
@@ -9,7 +9,7 @@ import { byId, make, say } from "./dom.js";
 import { enter } from "./entry.js";
 import { duration, plural, rate } from "./format.js";
 import { Messages } from "./messages.js";
-import { asked, signInAgain } from "./session.js";
+import { callGateway, signInAgain } from "./session.js";
 
 const messages = new Messages(byId("messages"));
 let conversation = [];
@@ -21,19 +21,19 @@ const bearer = () => (tenantKey() ? { authorization: `Bearer ${tenantKey()}` } :
 async function listModels() {
   const picker = byId("model");
   const before = picker.value;
-  const names = tenantKey() ? await ofTenant() : await ofOperator();
+  const names = tenantKey() ? await modelsOfTenant() : await modelsOfOperator();
   picker.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
   if (names.includes(before)) picker.value = before;
   drawCurl();
 }
 
-async function ofTenant() {
+async function modelsOfTenant() {
   const answer = await fetch("/v1/models", { headers: bearer() });
   return answer.ok ? (await answer.json()).data.map((model) => model.id) : [];
 }
 
-async function ofOperator() {
-  const { models } = await asked("GET", "/admin/status");
+async function modelsOfOperator() {
+  const { models } = await callGateway("GET", "/admin/status");
   return models.flatMap((model) => [model.name, ...model.aliases]);
 }
 
@@ -56,7 +56,7 @@ function figuresOf({ tokens, rate: perSecond, firstAfterMs, finish }) {
   const parts = [plural(tokens, "token")];
   if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
   if (firstAfterMs !== null) parts.push(`first after ${duration(firstAfterMs)}`);
-  if (finish && finish !== "stop") parts.push(finish === "length" ? "cut at max tokens" : finish);
+  if (finish && finish !== "stop") parts.push(finish === "length" ? "stopped at max tokens" : finish);
   return parts.join(" · ");
 }
 
@@ -67,7 +67,7 @@ function showBusy(busy) {
 }
 
 async function ask(text) {
-  if (!byId("model").value) await listModels().catch(() => {}); // there was no backend yet
+  if (!byId("model").value) await listModels().catch(() => {}); // the list is empty if no backend was up when the page opened
   const said = conversation;
   said.push({ role: "user", content: text });
   messages.user(text);
@@ -90,14 +90,14 @@ async function ask(text) {
   if (current.content) said.push({ role: "assistant", content: current.content });
   else said.pop();
   completion = null;
-  const stopped = current.finish === "stopped" ? "Stopped; the slot is given back." : "";
+  const stopped = current.finish === "stopped" ? "Stopped. The slot is released." : "";
   say(byId("figures"), stopped);
-  say(byId("announced"), stopped || current.content); // once and whole: a voice does not follow tokens
+  say(byId("announced"), stopped || current.content); // a screen reader reads the whole answer once, not each token
   showBusy(false);
   drawCurl();
 }
 
-/** A session that the gateway has forgotten, because it was restarted, is opened once more. */
+/** Send the request. If a restarted gateway has forgotten the session, sign in again and send it once more. */
 async function run(current, body) {
   const path = tenantKey() ? "/v1/chat/completions" : "/admin/chat/completions";
   try {

@@ -1,10 +1,10 @@
-// One streamed chat completion: what it says as it comes, and how fast.
+// One streamed chat completion: its text so far, and its speed.
 
 import { Refused } from "./session.js";
 import { events } from "./sse.js";
 
 export class Completion {
-  /** `onChange()` is called whenever something is new. */
+  /** Calls `onChange()` after each chunk. */
   constructor(onChange) {
     this.onChange = onChange;
     this.content = "";
@@ -19,7 +19,7 @@ export class Completion {
     this.abort = new AbortController();
   }
 
-  /** Raises `Refused` for what the gateway says of it, also inside the stream; stopping raises nothing. */
+  /** Run to the end. Throws `Refused` for an error, also for one inside the stream. `stop()` makes it return normally. */
   async run(path, headers, body) {
     try {
       const answer = await fetch(path, {
@@ -42,12 +42,12 @@ export class Completion {
     }
   }
 
-  /** Ending the request closes its connection, and the gateway gives its slot back. */
+  /** Close the connection. The gateway then releases the slot. */
   stop() {
     this.abort.abort();
   }
 
-  /** Tokens a second, once there are two to measure between. */
+  /** Tokens per second; null until there are two tokens to measure between. */
   get rate() {
     if (this.statedRate) return this.statedRate;
     const seconds = (this.lastAt - this.firstAt) / 1000;

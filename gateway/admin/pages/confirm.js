@@ -1,8 +1,8 @@
-// One question at a time, in a dialog: nothing is ordered by a slip of the finger.
+// A dialog that asks before an action, so that a single click by mistake changes nothing.
 
 import { byId, say } from "./dom.js";
 
-/** Resolves to whether the answer was yes. Escape is no, and no is what has the focus. */
+/** Resolves to true if the operator confirms. Escape means no, and the focus is on the button that means no. */
 export function confirm(title, text, action) {
   const dialog = byId("confirm");
   say(byId("confirm-title"), title);

@@ -1,4 +1,4 @@
-// A request as a line for the shell. No key in it: `$SLOTGATE_KEY` stands for one.
+// Turns a request into a curl command. It contains no key; the variable `$SLOTGATE_KEY` stands for it.
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 

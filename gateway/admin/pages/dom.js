@@ -1,6 +1,6 @@
-// Making and changing elements. Text is only ever set as text: nothing here can make markup of it.
+// Creates and changes elements. Text is only set as text, so it can never become markup.
 
-/** `make("li", { class: "cell" }, "text", child)`: an element with attributes and children. */
+/** Create an element with attributes and children: `make("li", { class: "cell" }, "text", child)`. */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -10,13 +10,13 @@ export function make(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Set an element's text if it is another one: what has not changed keeps its selection. */
+/** Set an element's text only if it differs, because setting it would clear the user's selection. */
 export function say(element, text) {
   const said = String(text);
   if (element.textContent !== said) element.textContent = said;
 }
 
-/** Show an element with this text, or hide it where there is none. */
+/** Show an element with this text, or hide it if the text is empty. */
 export function sayOrHide(element, text) {
   element.hidden = !text;
   say(element, text || "");
@@ -29,8 +29,8 @@ export function set(element, name, value) {
 const kept = new WeakMap();
 
 /**
- * Have one child of `parent` for each item, in their order. A child stays the same element for as long as there is
- * an item of its key, so that focus and hover survive. `create(item)` returns `{ node, update(item) }`.
+ * Give `parent` one child for each item, in the order of the items. A child stays the same element as long as an item
+ * has its key, so that focus and hover survive. `create(item)` returns `{ node, update(item) }`.
  */
 export function keep(parent, items, keyOf, create) {
   const before = kept.get(parent) || new Map();

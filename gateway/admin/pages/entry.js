@@ -1,9 +1,9 @@
-// The way into a page: the form for the key while there is no session, the content while there is one.
+// Shows the sign-in form while there is no session, and the page's content while there is one.
 
 import { byId, sayOrHide } from "./dom.js";
 import { onSignedOutElsewhere, Refused, signedIn, signIn, signOut } from "./session.js";
 
-/** `onOpen` and `onShut` are called whenever the content is shown and hidden. */
+/** Calls `onOpen` whenever the content is shown, and `onShut` when the operator signs out, also in another tab. */
 export async function enter({ onOpen, onShut }) {
   const form = byId("sign-in-form");
   const field = byId("key");

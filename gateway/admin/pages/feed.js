@@ -1,17 +1,17 @@
-// The live pictures of the gateway, for as long as the page is looked at; it connects again by itself.
+// Receives live snapshots of the gateway while the page is visible. It reconnects after a failure.
 //
-//     closed --open()--> connecting --event--> live --silence, error--> stale --again--> connecting
+//     closed --open()--> connecting --event--> live --silence, error--> stale --reconnect--> connecting
 
 import { signedIn, signInAgain } from "./session.js";
 
 const SILENCE_MS = 4000;
-const AGAIN_MS = 1000;
-const AGAIN_AT_MOST_MS = 5000;
+const RETRY_MS = 1000;
+const RETRY_AT_MOST_MS = 5000;
 
 export class Feed {
-  /** `onPicture(picture)`, `onState("live" | "stale")`, `onSignedOut()` */
-  constructor({ onPicture, onState, onSignedOut }) {
-    Object.assign(this, { onPicture, onState, onSignedOut });
+  /** Calls `onSnapshot(snapshot)`, `onState("live" | "stale")` and `onSignedOut()`. */
+  constructor({ onSnapshot, onState, onSignedOut }) {
+    Object.assign(this, { onSnapshot, onState, onSignedOut });
     this.source = null;
     this.timer = 0;
     this.failures = 0;
@@ -41,7 +41,7 @@ export class Feed {
       this.failures = 0;
       this.expect();
       this.onState("live");
-      this.onPicture(JSON.parse(data));
+      this.onSnapshot(JSON.parse(data));
     };
     source.onerror = () => this.lost();
     this.expect();
@@ -53,7 +53,7 @@ export class Feed {
     this.source = null;
   }
 
-  /** The next event is due: without one for a while, the connection is as good as gone. */
+  /** Wait for the next event. If none comes for `SILENCE_MS`, treat the connection as lost. */
   expect() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.lost(), SILENCE_MS);
@@ -62,12 +62,12 @@ export class Feed {
   lost() {
     this.disconnect();
     this.onState("stale");
-    const wait = Math.min(AGAIN_MS * 2 ** this.failures, AGAIN_AT_MOST_MS);
+    const wait = Math.min(RETRY_MS * 2 ** this.failures, RETRY_AT_MOST_MS);
     this.failures += 1;
-    this.timer = setTimeout(() => this.again(), wait);
+    this.timer = setTimeout(() => this.reconnect(), wait);
   }
 
-  async again() {
+  async reconnect() {
     try {
       if (!((await signedIn()) || (await signInAgain()))) {
         this.close();

@@ -1,4 +1,4 @@
-// Numbers and durations, as people read them.
+// Formats numbers and durations for people.
 
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";

@@ -1,4 +1,4 @@
-// What the page remembers of earlier pictures: the spans of the last ten minutes, and the last requests.
+// Keeps what earlier snapshots said: the spans of the last ten minutes, and the last requests that ended.
 
 const MOST_REQUESTS = 50;
 
@@ -8,28 +8,28 @@ export class History {
     this.ended = [];
   }
 
-  /** Take what is new in this picture; a full one replaces what was known. */
-  take(picture) {
-    if (picture.full) {
+  /** Add what is new in this snapshot. A full snapshot replaces everything. */
+  take(snapshot) {
+    if (snapshot.full) {
       this.spans.clear();
       this.ended = [];
     }
-    const { points, spans } = picture.rates;
+    const { points, spans } = snapshot.rates;
     for (const point of points) this.spans.set(point.n, point);
     const last = points.at(-1).n;
     for (const n of this.spans.keys()) if (n <= last - spans) this.spans.delete(n);
     const known = new Set(this.ended.map((entry) => entry.n));
-    const fresh = picture.ended.filter((entry) => !known.has(entry.n));
+    const fresh = snapshot.ended.filter((entry) => !known.has(entry.n));
     this.ended = [...fresh, ...this.ended].sort((a, b) => b.n - a.n).slice(0, MOST_REQUESTS);
   }
 
-  /** Of each of the last `spans` spans the value of `name`, the oldest first; null where there is none. */
+  /** Return the value of `name` in each of the last `spans` spans, the oldest first; null where there is none. */
   series(name, spans) {
     const last = Math.max(...this.spans.keys());
     return Array.from({ length: spans }, (_, place) => this.spans.get(last - spans + 1 + place)?.[name] ?? null);
   }
 
-  /** The median of what is known of `name`. */
+  /** Return the median of all values of `name`, or null if there are none. */
   median(name) {
     const values = [...this.spans.values()].map((span) => span[name]).filter((value) => value !== null);
     values.sort((a, b) => a - b);

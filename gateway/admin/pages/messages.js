@@ -1,4 +1,4 @@
-// The conversation on the page: what was said, what was thought, and what went wrong.
+// The conversation on the page: messages, reasoning and errors.
 
 import { make, say } from "./dom.js";
 
@@ -15,7 +15,7 @@ export class Messages {
     this.add("user", "You").text.textContent = text;
   }
 
-  /** An answer under way: returns what changes it. */
+  /** Add an answer that is still streaming. Returns functions that update and end it. */
   assistant(model) {
     const { node, text } = this.add("assistant", model);
     const thought = make("div", { class: "text" });
@@ -52,7 +52,7 @@ export class Messages {
     return { node, text };
   }
 
-  /** Keep the end in view for who has it in view. */
+  /** Scroll to the end, unless the reader has scrolled away from it. */
   follow() {
     const page = document.scrollingElement;
     if (page.scrollHeight - page.scrollTop - page.clientHeight < 160) page.scrollTop = page.scrollHeight;

@@ -1,7 +1,7 @@
-// The last requests, each with its waterfall: queue, prefill, stream.
+// The last requests, each with a bar that shows the time it spent in the queue, in prefill and in the stream.
 //
-// The parts of a bar are as long as they took. The bars among each other are on a scale of square roots: beside a
-// request of a minute one of a second can still be read.
+// Within a bar, lengths are proportional to time. Between bars the scale is the square root, so that a request of one
+// second is still readable beside a request of one minute.
 
 import { keep, make, say, set } from "./dom.js";
 import { duration, plural } from "./format.js";
@@ -10,7 +10,7 @@ const KINDS = { running: "good", queued: "wait", ok: "none", client_gone: "warn"
 const scale = { longest: 1 };
 const WORDS = { client_gone: "client left", client_stalled: "client stalled" };
 
-/** `live` ones can be cancelled: `onCancel(request)`. */
+/** Draw the live requests, then the ended ones. The button of a live request calls `onCancel(request)`. */
 export function drawRequests(list, live, ended, onCancel) {
   const rows = [...live.map((request) => ({ ...request, live: true })), ...ended];
   const longest = Math.max(...rows.map((request) => request.total_ms), 1);
@@ -19,7 +19,7 @@ export function drawRequests(list, live, ended, onCancel) {
   keep(list, rows, key, (request) => row(request, onCancel));
 }
 
-/** How long each part took, in milliseconds; what is under way counts up to now. */
+/** Return how long each part took, in milliseconds. The current part of a live request counts up to now. */
 export function parts({ queue_ms: queue, ttft_ms: first, total_ms: total, stream, outcome }) {
   const waited = outcome === "queued" ? total : (queue ?? 0);
   const rest = Math.max(0, total - waited);
@@ -29,7 +29,7 @@ export function parts({ queue_ms: queue, ttft_ms: first, total_ms: total, stream
   return { queue: waited, prefill, stream: rest - prefill };
 }
 
-/** A key without a name of its own is called by its hash, which says nothing to people. */
+/** Return true if the key has a name. A key without one is identified by its hash, which is not worth showing. */
 const named = (key) => key && !key.startsWith("sha256:");
 
 function row(first, onCancel) {

@@ -1,13 +1,13 @@
-// The operator's session. The cookie is the browser's and no script sees it.
+// The operator's session. The browser keeps its cookie, which no script can read.
 //
-// The key is kept here, in this page's memory and nowhere else, for as long as the page is open: a gateway that was
-// restarted has forgotten its sessions, and the page goes on without asking again.
+// The page keeps the key in memory only, for as long as it is open. A restarted gateway has forgotten its sessions;
+// with the key, the page signs in again without asking the operator.
 
 const SESSION = "/admin/session";
 const tabs = new BroadcastChannel("slotgate session");
 let key = "";
 
-/** What the gateway says of a request that it refused. */
+/** The error that the gateway answered a request with. */
 export class Refused extends Error {
   constructor(status, error = {}) {
     super(error.message || `the gateway answered with status ${status}`);
@@ -16,18 +16,19 @@ export class Refused extends Error {
   }
 }
 
+/** Resolves to true if the browser has a valid session cookie. */
 export async function signedIn() {
   const answer = await fetch(SESSION);
   return answer.ok && (await answer.json()).signed_in;
 }
 
-/** Raises `Refused`. */
+/** Sign in with this key. Throws `Refused`. */
 export async function signIn(given) {
-  await asked("POST", SESSION, { key: given });
+  await callGateway("POST", SESSION, { key: given });
   key = given;
 }
 
-/** Sign in once more with the key that this page was given, if it was; returns whether that worked. */
+/** Sign in again with the key that this page has in memory. Resolves to false if it has none or it is refused. */
 export async function signInAgain() {
   if (!key) return false;
   try {
@@ -40,14 +41,14 @@ export async function signInAgain() {
   }
 }
 
-/** Of all tabs: one that still had the key would open the session again. */
+/** Sign out in all tabs, because a tab that still had the key would open a new session. */
 export async function signOut() {
   key = "";
   tabs.postMessage("signed out");
-  await asked("DELETE", SESSION);
+  await callGateway("DELETE", SESSION);
 }
 
-/** Called when another tab has signed out. */
+/** Call `callback` when another tab has signed out. */
 export function onSignedOutElsewhere(callback) {
   tabs.onmessage = () => {
     key = "";
@@ -55,11 +56,11 @@ export function onSignedOutElsewhere(callback) {
   };
 }
 
-/** Ask the gateway for something, in JSON. Raises `Refused`. */
-export async function asked(method, path, body) {
+/** Send a JSON request to the gateway and resolve to the JSON of its answer. Throws `Refused`. */
+export async function callGateway(method, path, body) {
   const headers = body === undefined ? {} : { "content-type": "application/json" };
   const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, said.error);
-  return said;
+  const content = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, content.error);
+  return content;
 }

@@ -1,19 +1,20 @@
-// Backends and their slots: one card each, one cell a slot.
+// A card for each backend, with a cell for each of its slots.
 
 import { keep, make, say, sayOrHide, set } from "./dom.js";
 import { plural, seconds } from "./format.js";
-import { wordFor } from "./orders.js";
+import { labelOf } from "./actions.js";
 
-/** State: its sign, and what it means. Colour is never all that tells them apart. */
+/** State -> its sign and its meaning. The sign lets people tell states apart without seeing colours. */
 const STATES = {
   idle: ["·", "free"],
   prefill: ["▤", "reading the prompt"],
-  generating: ["▶", "making tokens"],
-  working: ["●", "making an answer that is not streamed"],
-  quarantined: ["!", "abandoned, and not yet seen idle"],
-  foreign: ["◇", "busy for somebody who does not come through this gateway"],
+  generating: ["▶", "generating tokens"],
+  working: ["●", "generating an answer that is not streamed"],
+  quarantined: ["!", "its client left, and llama-server has not shown it idle yet"],
+  foreign: ["◇", "used by a client that does not go through this gateway"],
 };
 const KINDS = { ready: "good", starting: "wait", loading: "wait", draining: "warn", failed: "bad", "busy-unreachable": "warn" };
+/** A backend with more slots than this has smaller cells. */
 const MANY = 24;
 
 export function drawLegend(list) {
@@ -23,20 +24,20 @@ export function drawLegend(list) {
   }
 }
 
-/** `onOrder(name, order)` is called when a button is pressed. */
-export function drawBackends(parent, backends, onOrder) {
-  keep(parent, backends, (backend) => backend.name, () => card(onOrder));
+/** Draw all cards. A button calls `onAction(name, action)`. */
+export function drawBackends(parent, backends, onAction) {
+  keep(parent, backends, (backend) => backend.name, () => card(onAction));
 }
 
-function card(onOrder) {
+function card(onAction) {
   const name = make("h3");
   const state = make("span", { class: "pill" });
   const where = make("span", { class: "where" });
-  const orders = make("div", { class: "orders" });
+  const actions = make("div", { class: "actions" });
   const reason = make("p", { class: "reason" });
   const cells = make("ul", { class: "cells" });
   const node = make("article", { class: "card backend" });
-  node.append(make("header", {}, name, state, where, orders), reason, cells);
+  node.append(make("header", {}, name, state, where, actions), reason, cells);
   const update = (backend) => {
     const { total, idle } = backend.slots;
     say(name, backend.name);
@@ -48,16 +49,16 @@ function card(onOrder) {
     sayOrHide(reason, backend.state === "ready" ? "" : backend.reason);
     set(cells, "aria-label", `Slots of ${backend.name}`);
     cells.classList.toggle("many", backend.cells.length > MANY);
-    keep(orders, backend.orders, (order) => order, (order) => button(order, backend.name, onOrder));
+    keep(actions, backend.orders, (action) => action, (action) => button(action, backend.name, onAction));
     keep(cells, backend.cells.map((cell, number) => ({ ...cell, number })), (cell) => cell.number, drawCell);
   };
   return { node, update };
 }
 
-function button(order, name, onOrder) {
-  const node = make("button", { type: "button", "data-order": order, "aria-label": `${wordFor(order)} ${name}` });
-  node.addEventListener("click", () => onOrder(name, order));
-  return { node, update: () => say(node, wordFor(order)) };
+function button(action, name, onAction) {
+  const node = make("button", { type: "button", "data-action": action, "aria-label": `${labelOf(action)} ${name}` });
+  node.addEventListener("click", () => onAction(name, action));
+  return { node, update: () => say(node, labelOf(action)) };
 }
 
 function drawCell() {

@@ -1,6 +1,6 @@
-// Server-sent events of a response body, one at a time. Bytes may be cut anywhere.
+// Parses the server-sent events of a response body. A read may end anywhere within an event.
 
-/** The data of each event; comments are left out. */
+/** Yields the data of each event. Comments are skipped. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";

@@ -132,7 +132,7 @@ class _Run:
                 environ,
                 written=settings,
                 load=self._settings,
-                children=children,
+                processes=children,
                 observers=[self._verdict.hear],
             )
             app, parts = await stack.enter_async_context(assembled)

@@ -1,4 +1,6 @@
-"""The live picture: made while somebody looks, once for all, and never waiting for anybody."""
+"""Live snapshots are built only for subscribers, once for all of them, and wait for none of them."""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slotgate.gateway.admin.live_status import MOST_VIEWERS, PERIOD_S, LiveStatus
+from slotgate.gateway.admin.live_status import MAX_SUBSCRIBERS, PERIOD_S, LiveStatus
 from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import CapacityError
@@ -15,30 +17,30 @@ from tests.support.gateway import settings_for
 from tests.support.virtual_time import run_virtual
 
 
-def with_board(test: Callable[[LiveStatus, Composition], Awaitable[None]]) -> None:
-    """Run it on virtual time, with a fleet that nobody watches."""
+def with_live_status(test: Callable[[LiveStatus, Composition], Awaitable[None]]) -> None:
+    """Run the test on virtual time, with a fleet whose backends are not probed."""
 
     async def run() -> None:
         parts = Composition(settings_for("http://127.0.0.1:9"), {})
-        board = parts.console.live_status
-        board.start()
+        live_status = parts.console.live_status
+        live_status.start()
         try:
-            await test(board, parts)
+            await test(live_status, parts)
         finally:
             await parts.stop()
 
     run_virtual(run())
 
 
-def said(frame: bytes) -> dict[str, Any]:
+def content_of(frame: bytes) -> dict[str, Any]:
     assert frame.startswith(b"data: {")
     assert frame.endswith(b"}\n\n")
     content: dict[str, Any] = orjson.loads(frame[6:])
     return content
 
 
-def nobody() -> None:
-    """Closes nothing."""
+def ignore_close() -> None:
+    """These subscribers need not know that the stream is closed."""
 
 
 def ended(parts: Composition, name: str) -> None:
@@ -46,104 +48,111 @@ def ended(parts: Composition, name: str) -> None:
     parts.history.put(RequestContext(name, now, model="m", status=200, ended_at=now))
 
 
-def test_while_nobody_looks_nothing_is_drawn() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
+def test_without_subscribers_no_snapshot_is_built() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
         await asyncio.sleep(3600)
-        assert board.ticks == 0
-        with board.viewing(nobody) as viewer:
-            await viewer.frame()
+        assert live_status.ticks == 0
+        with live_status.subscription(ignore_close) as subscriber:
+            await subscriber.frame()
             await asyncio.sleep(60)
-        drawn = board.ticks
-        assert drawn == pytest.approx(60 / PERIOD_S, abs=2)
+        built = live_status.ticks
+        assert built == pytest.approx(60 / PERIOD_S, abs=2)
         await asyncio.sleep(3600)
-        assert board.ticks <= drawn + 1
+        assert live_status.ticks <= built + 1
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_all_who_look_get_the_same_frame_and_not_only_an_equal_one() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
-        with board.viewing(nobody) as first, board.viewing(nobody) as second, board.viewing(nobody) as third:
-            viewers = (first, second, third)
+def test_all_subscribers_get_the_same_frame_object() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
+        with (
+            live_status.subscription(ignore_close) as first,
+            live_status.subscription(ignore_close) as second,
+            live_status.subscription(ignore_close) as third,
+        ):
+            subscribers = (first, second, third)
             for _ in range(4):
-                frames = [await viewer.frame() for viewer in viewers]
+                frames = [await subscriber.frame() for subscriber in subscribers]
                 assert frames[0] is frames[1] is frames[2]
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_the_first_frame_is_whole_and_comes_at_once_the_others_say_what_is_new() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
+def test_the_first_frame_is_full_and_comes_at_once_and_later_ones_are_deltas() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
         loop = asyncio.get_running_loop()
         ended(parts, "before")
         began = loop.time()
-        with board.viewing(nobody) as viewer:
-            first = said(await viewer.frame())
+        with live_status.subscription(ignore_close) as subscriber:
+            first = content_of(await subscriber.frame())
             assert loop.time() == began
             ended(parts, "during")
-            second, third = said(await viewer.frame()), said(await viewer.frame())
+            second, third = content_of(await subscriber.frame()), content_of(await subscriber.frame())
             assert loop.time() == pytest.approx(began + 2 * PERIOD_S)
         ids = [[entry["id"] for entry in frame["ended"]] for frame in (first, second, third)]
         assert ids == [["before"], ["during"], []]
         assert [frame["full"] for frame in (first, second, third)] == [True, False, False]
         assert len(third["rates"]["points"]) <= 2
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_who_was_slow_gets_a_whole_frame_and_has_missed_nothing() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
-        with board.viewing(nobody) as viewer:
-            await viewer.frame()
+def test_a_slow_subscriber_gets_a_full_frame_and_misses_nothing() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
+        with live_status.subscription(ignore_close) as subscriber:
+            await subscriber.frame()
             for name in ("one", "two"):
                 ended(parts, name)
                 await asyncio.sleep(2 * PERIOD_S)
-            frame = said(await viewer.frame())
+            frame = content_of(await subscriber.frame())
         assert frame["full"]
         assert [entry["id"] for entry in frame["ended"]] == ["two", "one"]
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_a_frame_says_what_the_status_says_and_has_a_cell_for_each_slot() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
+def test_a_frame_contains_the_status_and_a_cell_for_each_slot() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
         parts.runtime.fleet.backends["gpu0"].pool.total = 3
-        with board.viewing(nobody) as viewer:
-            frame = said(await viewer.frame())
+        with live_status.subscription(ignore_close) as subscriber:
+            frame = content_of(await subscriber.frame())
         assert {"models", "backends", "queue", "tenants", "live", "ended", "rates"} <= set(frame)
         [backend] = frame["backends"]
         assert backend["cells"] == [{"state": "idle"}] * 3
         assert backend["slots"]["total"] == 3
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_viewers_are_counted_and_one_that_left_makes_room() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
-        def look(left: int) -> None:
-            with board.viewing(nobody):
+def test_the_number_of_subscribers_is_limited_and_one_that_left_makes_room() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
+        def subscribe(left: int) -> None:
+            with live_status.subscription(ignore_close):
                 if left:
-                    look(left - 1)
+                    subscribe(left - 1)
                 else:
-                    with pytest.raises(CapacityError) as refused, board.viewing(nobody):
+                    with pytest.raises(CapacityError) as refused, live_status.subscription(ignore_close):
                         pass
                     assert (refused.value.status, refused.value.code) == (429, "too_many_viewers")
 
-        look(MOST_VIEWERS - 1)
-        with board.viewing(nobody):
+        subscribe(MAX_SUBSCRIBERS - 1)
+        with live_status.subscription(ignore_close):
             pass
 
-    with_board(test)
+    with_live_status(test)
 
 
-def test_when_the_gateway_begins_to_stop_all_are_told_and_nobody_comes_in() -> None:
-    async def test(board: LiveStatus, parts: Composition) -> None:
+def test_a_gateway_that_drains_closes_all_subscribers_and_refuses_new_ones() -> None:
+    async def test(live_status: LiveStatus, parts: Composition) -> None:
         closed: list[str] = []
-        with board.viewing(lambda: closed.append("a")), board.viewing(lambda: closed.append("b")):
+        with (
+            live_status.subscription(lambda: closed.append("a")),
+            live_status.subscription(lambda: closed.append("b")),
+        ):
             parts.drain()
             assert sorted(closed) == ["a", "b"]
-            with pytest.raises(CapacityError) as refused, board.viewing(nobody):
+            with pytest.raises(CapacityError) as refused, live_status.subscription(ignore_close):
                 pass
         assert (refused.value.status, refused.value.code) == (503, "draining")
 
-    with_board(test)
+    with_live_status(test)

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from slotgate.gateway.app.reload import OF_THE_PROCESS
+from slotgate.gateway.app.reload import NEEDS_RESTART
 from slotgate.gateway.settings import UNSUPPORTED, WITHOUT_EFFECT, Settings, load
 from slotgate.gateway.settings.schema import keys, spot
 from slotgate.gateway.settings.values import Table
@@ -63,7 +63,7 @@ def test_every_documented_default_is_the_default_of_the_code(name: str) -> None:
 def test_settings_that_need_a_restart_are_listed() -> None:
     _, _, text = (DOCS / "configuration.md").read_text().partition("## Reload\n")
     listed = re.findall(r"`((?:server|admission|usage)\.\w+)`", text.partition("\n## ")[0])
-    assert listed == [key for key in OF_THE_PROCESS if key not in NOT_DOCUMENTED]
+    assert listed == [key for key in NEEDS_RESTART if key not in NOT_DOCUMENTED]
 
 
 def test_the_example_is_accepted() -> None:
