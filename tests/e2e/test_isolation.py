@@ -203,7 +203,7 @@ async def test_a_reload_is_judged_by_the_processes_that_run_and_not_by_those_it_
     async with running_gateway(written("m", "n"), load=lambda: written("n", "m")) as gateway:
         answer = await fetch(gateway.url, "POST", "/admin/reload", OPERATOR)
         message = answer.json["error"]["message"]
-        assert (answer.status, "needs other processes of second" in message) == (400, True), message
+        assert (answer.status, "needs a new process of second" in message) == (400, True), message
 
 
 async def test_a_tenant_cannot_be_isolated_by_reload_on_processes_that_were_not_started_for_it(
@@ -212,5 +212,5 @@ async def test_a_tenant_cannot_be_isolated_by_reload_on_processes_that_were_not_
     before = settings(tiny_model, False)
     async with running_gateway(before, load=lambda: settings(tiny_model, True)) as gateway:
         answer = await fetch(gateway.url, "POST", "/admin/reload", OPERATOR)
-        assert (answer.status, "needs other processes of m" in answer.json["error"]["message"]) == (400, True)
+        assert (answer.status, "needs a new process of m" in answer.json["error"]["message"]) == (400, True)
         assert not gateway.fleet.backends["m"].pool.numbered
