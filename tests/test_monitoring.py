@@ -1,4 +1,4 @@
-"""The dashboard and the alerts in docker/monitoring name metrics and labels that the gateway really has."""
+"""The dashboard and alerts in docker/monitoring use only metrics and labels that the gateway has."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _BY_PROMETHEUS = {"le", "job", "instance"}
 
 
 def metrics() -> dict[str, set[str]]:
-    """All series of a gateway in which everything has happened once, with their labels."""
+    """Return all metrics with their labels, after each kind of request has ended once."""
     scheduler = Scheduler(QueueLimits(1, 1, 1, 1), lambda: 0.0)
     scheduler.route({"m": [SlotPool("gpu0", 1)]})
     made = Metrics(scheduler, InFlight(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
@@ -69,7 +69,7 @@ def test_an_expression_uses_series_and_labels_that_exist(expression: str) -> Non
         assert label in labels
 
 
-def test_every_metric_of_the_gateways_own_is_on_the_dashboard_or_in_an_alert() -> None:
+def test_every_slotgate_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     families = {
         re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in metrics() if "slotgate" in name
     }
@@ -78,7 +78,7 @@ def test_every_metric_of_the_gateways_own_is_on_the_dashboard_or_in_an_alert() -
     assert unseen == set()
 
 
-def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+def test_panels_have_distinct_positions_and_ids() -> None:
     panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
     assert len(set(places)) == len(panels) == len({panel["id"] for panel in panels})

@@ -1,4 +1,4 @@
-"""What the operator sees of slots, queue and tenants while requests run."""
+"""`GET /admin/status` shows slots, queue and tenants while requests run."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ async def status(gateway: Gateway, *headers: bytes) -> tuple[int, dict[str, Any]
         return client.status, await client.json()
 
 
-async def test_the_status_shows_leased_quarantined_and_queued() -> None:
+async def test_the_status_shows_leased_and_quarantined_slots_and_the_queue() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     fu.llama.total_slots = 2
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
@@ -34,7 +34,7 @@ async def test_the_status_shows_leased_quarantined_and_queued() -> None:
         await second.post(CHAT, chat(), KEY)
         await third.send(request_bytes("POST", CHAT, KEY, json=chat()))
         await gateway.until(lambda: gateway.scheduler.depth == 1)
-        fu.llama.foreign = 1  # the slot of the one that leaves goes on
+        fu.llama.foreign = 1  # llama-server still shows the slot of the disconnected client as busy
         first.close()
         pool = gateway.fleet.backends["gpu0"].pool
         await gateway.until(lambda: len(pool.quarantine) == 1)
@@ -54,7 +54,7 @@ async def test_the_status_shows_leased_quarantined_and_queued() -> None:
 
 
 @pytest.mark.parametrize("headers", [(), (KEY,), (b"x-api-key: sg-wrong",)])
-async def test_the_status_is_the_operators_alone(headers: tuple[bytes, ...]) -> None:
+async def test_the_status_needs_an_operator_key(headers: tuple[bytes, ...]) -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
         code, answer = await status(gateway, *headers)

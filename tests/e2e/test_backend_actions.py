@@ -1,4 +1,4 @@
-"""What an operator can order of a backend while requests run: drain, resume, and what needs a process."""
+"""The operators' actions on a backend while requests run: drain, resume, load, unload and restart."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ async def streaming(client: RawClient) -> None:
     await anext(client.frames())
 
 
-async def test_a_drained_backend_ends_what_it_has_and_gets_nothing_new() -> None:
+async def test_a_drained_backend_finishes_its_requests_and_gets_no_new_ones() -> None:
     async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with await gateway.client() as running:
             await streaming(running)
@@ -40,7 +40,7 @@ async def test_a_drained_backend_ends_what_it_has_and_gets_nothing_new() -> None
     assert (states, ready) == ({"gpu0": "draining"}, 503)
 
 
-async def test_those_that_wait_for_a_drained_backend_alone_are_told_so_at_once() -> None:
+async def test_requests_that_wait_only_for_a_drained_backend_fail_at_once() -> None:
     async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with await gateway.client() as running:
             await streaming(running)
@@ -51,7 +51,7 @@ async def test_those_that_wait_for_a_drained_backend_alone_are_told_so_at_once()
     assert (got.status, got.error["code"]) == (503, "no_backend")
 
 
-async def test_those_that_wait_go_elsewhere() -> None:
+async def test_waiting_requests_move_to_another_backend() -> None:
     async with slow() as fu, ScriptedUpstream() as other:
         settings = settings_for(fu.url, other.url, server=SERVER)
         async with running_gateway(settings) as gateway:
@@ -67,7 +67,7 @@ async def test_those_that_wait_go_elsewhere() -> None:
         assert len(other.generations) == 1
 
 
-async def test_resume_undoes_it() -> None:
+async def test_resume_ends_drain() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         await order(gateway.url, "gpu0", "drain")
         await gateway.until(lambda: gateway.fleet.backends["gpu0"].props)
@@ -76,7 +76,7 @@ async def test_resume_undoes_it() -> None:
     assert (resumed.status, resumed.json["state"], got.status) == (200, "ready", 200)
 
 
-async def test_the_status_names_the_orders_that_make_sense_for_a_backend_by_url() -> None:
+async def test_the_status_lists_the_possible_actions_of_a_backend_with_a_url() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         status = await fetch(gateway.url, "GET", "/admin/status", OPERATOR)
         drained = await order(gateway.url, "gpu0", "drain")
@@ -84,7 +84,7 @@ async def test_the_status_names_the_orders_that_make_sense_for_a_backend_by_url(
     assert drained.json["orders"] == ["resume"]
 
 
-async def test_the_status_names_the_orders_that_make_sense_for_a_process(tiny_model: Path) -> None:
+async def test_the_status_lists_the_possible_actions_of_a_process(tiny_model: Path) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model)))
     async with running_gateway(settings, ready=False) as gateway:
         await gateway.until(lambda: gateway.fleet.ready)
@@ -97,20 +97,20 @@ async def test_the_status_names_the_orders_that_make_sense_for_a_process(tiny_mo
 
 
 @pytest.mark.parametrize("word", ["drain", "resume", "load", "unload", "restart"])
-async def test_an_order_for_nobody_is_404(word: str) -> None:
+async def test_an_action_on_an_unknown_backend_is_404(word: str) -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         got = await order(gateway.url, "nobody", word)
     assert (got.status, got.error["code"]) == (404, "backend_not_found")
 
 
 @pytest.mark.parametrize("word", ["load", "unload", "restart"])
-async def test_what_needs_a_process_is_409_for_a_backend_by_url(word: str) -> None:
+async def test_an_action_that_needs_a_process_is_409_for_a_backend_with_a_url(word: str) -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         got = await order(gateway.url, "gpu0", word)
     assert (got.status, got.error["code"]) == (409, "not_a_process")
 
 
-async def test_orders_are_the_operator_s_alone() -> None:
+async def test_actions_need_an_operator_key() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         path = "/admin/backends/gpu0/drain"
         statuses = [

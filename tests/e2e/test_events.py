@@ -1,4 +1,4 @@
-"""`GET /admin/events` over real sockets: what operators see while requests run, and how it ends."""
+"""`GET /admin/events` over real sockets: its content while requests run, and its end."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,17 +29,17 @@ async def events(client: RawClient) -> AsyncIterator[dict[str, Any]]:
         yield orjson.loads(frame.data[6:])
 
 
-async def looking(gateway: Gateway, **options: int) -> RawClient:
+async def open_events(gateway: Gateway, **options: int) -> RawClient:
     client = await gateway.client(**options)
     await client.request("GET", "/admin/events", OPERATOR)
     assert client.status == 200, await client.body()
     return client
 
 
-async def test_scenario_062_the_events_say_that_no_proxy_may_hold_them_back() -> None:
+async def test_scenario_062_the_headers_tell_proxies_not_to_buffer_events() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
-        client = await looking(gateway)
+        client = await open_events(gateway)
         assert client.response is not None
         assert client.response.get(b"content-type") == b"text/event-stream; charset=utf-8"
         assert client.response.get(b"cache-control") == b"no-cache"
@@ -47,7 +47,7 @@ async def test_scenario_062_the_events_say_that_no_proxy_may_hold_them_back() ->
         client.close()
 
 
-async def test_head_has_an_end() -> None:
+async def test_the_answer_to_head_ends() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with await gateway.client() as client:
@@ -57,13 +57,13 @@ async def test_head_has_an_end() -> None:
             assert await client.eof()
 
 
-async def test_slots_are_seen_as_they_change_and_the_queue_and_what_has_ended() -> None:
+async def test_events_show_slots_queue_and_ended_requests_as_they_change() -> None:
     gate = Gate()
     script: Script = [Write(H), gate, Write(chunked(T("a"))), Stall()]
     fu = ScriptedUpstream(scripts={CHAT: script})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
-        viewer = await looking(gateway)
+        viewer = await open_events(gateway)
         seen = events(viewer)
         first = await anext(seen)
         assert [cell["state"] for cell in first["backends"][0]["cells"]] == ["idle"]
@@ -92,28 +92,28 @@ async def test_slots_are_seen_as_they_change_and_the_queue_and_what_has_ended() 
 
 
 async def until(seen: AsyncIterator[dict[str, Any]], condition: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The first event for which it holds."""
+    """Return the first event for which the condition holds."""
     async for event in seen:
         if condition(event):
             return event
     raise AssertionError("the stream has ended")
 
 
-async def test_a_viewer_that_does_not_read_is_cut_and_delays_nobody() -> None:
+async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other() -> None:
     fu = ScriptedUpstream()
-    fu.llama.total_slots = 20_000  # frames of some size
+    fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers
     limit = {"client_stall_timeout_s": 0.5}
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, streaming=limit)) as gateway:
-        stalled, other = await looking(gateway, receive_buffer=4096), await looking(gateway)
+        stalled, other = await open_events(gateway, receive_buffer=4096), await open_events(gateway)
         stalled.stop_reading()
         seen = events(other)
         await until(seen, lambda event: event["full"])
         told = 0
         while "client_stalled" not in gateway.log.text:
             event = await anext(seen)
-            assert not event["full"], "one that reads misses nothing"
+            assert not event["full"], "a client that reads must miss no snapshot"
             told += 1
-            assert told < 40, "the other one is still there"
+            assert told < 40, "the stalled client must be disconnected"
         stalled.close()
         other.close()
 
@@ -123,7 +123,7 @@ async def test_the_stream_ends_with_the_key_that_opened_it() -> None:
     async with fu:
         file = Configuration(settings_for(fu.url, server=SERVER))
         async with running_gateway(settings_for(fu.url, server=SERVER), load=file.load) as gateway:
-            async with await looking(gateway) as viewer:
+            async with await open_events(gateway) as viewer:
                 seen = events(viewer)
                 await anext(seen)
                 another = {"port": 0, "operator_key_hashes": [hash_key("sg-another")]}
@@ -135,9 +135,9 @@ async def test_the_stream_ends_with_the_key_that_opened_it() -> None:
                 assert viewer.clean_end, "the stream goes on"
 
 
-async def test_viewers_do_not_delay_the_end_of_the_gateway_whether_they_read_or_not(tmp_path: Path) -> None:
+async def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
     fu = ScriptedUpstream()
-    fu.llama.total_slots = 20_000  # frames of some size
+    fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers
     server = f'[server]\nshutdown_grace_s = 30\noperator_key_hashes = ["{hash_key("sg-operator")}"]\n'
     async with fu, served_gateway(tmp_path, server + backend_table(fu.url)) as served:
         reads, stalled = await served.client(), await served.client(receive_buffer=4096)
@@ -145,7 +145,7 @@ async def test_viewers_do_not_delay_the_end_of_the_gateway_whether_they_read_or_
             await client.request("GET", "/admin/events", OPERATOR)
         stalled.stop_reading()
         seen = reads.frames()
-        for _ in range(4):  # by then the other one's buffers are full
+        for _ in range(4):  # after that the stalled client's buffers are full
             await anext(seen)
         assert await served.stop(within=5.0) == 0
         assert [frame async for frame in seen][1:] == []

@@ -1,4 +1,4 @@
-"""What Prometheus is told after real requests: names and labels that alerts may rely on."""
+"""The Prometheus metrics after real requests: names and labels that alerts rely on."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -54,7 +54,7 @@ async def test_a_request_is_counted_with_its_times_and_tokens() -> None:
     assert samples["process_resident_memory_bytes", ()] > 0
 
 
-async def test_what_is_going_on_is_shown_while_it_goes_on() -> None:
+async def test_gauges_show_live_requests() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     fu.llama.total_slots = 2
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
@@ -88,7 +88,7 @@ async def test_failures_are_counted_by_their_code() -> None:
     assert value(samples, "rejections_total", code="rate_limited") == 1
 
 
-async def test_no_client_can_make_the_series_grow() -> None:
+async def test_no_client_can_create_series() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE_STREAM})
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
         await ask(gateway.url, A)
@@ -104,7 +104,7 @@ async def test_no_client_can_make_the_series_grow() -> None:
 
 
 @pytest.mark.parametrize("headers", [(A,), (b"x-api-key: nonsense",)])
-async def test_metrics_are_the_operators(headers: tuple[bytes, ...]) -> None:
+async def test_metrics_need_an_operator_key(headers: tuple[bytes, ...]) -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:
         async with await gateway.client() as client:
@@ -139,8 +139,8 @@ NAMES: dict[str, set[str]] = {
 LABELS = ("model", "tenant", "outcome", "kind", "backend", "phase", "code")
 
 
-async def test_the_names_that_dashboards_rely_on_are_there_with_their_labels() -> None:
-    """Values of labels are of the configuration or of fixed lists: none of what clients or backends said."""
+async def test_the_metrics_that_dashboards_use_exist_with_their_labels() -> None:
+    """Label values come from the configuration or from fixed lists, never from clients or backends."""
     scripts: list[Script] = [
         WHOLE_STREAM,
         [Write(H + chunked(T("a"))), Fin()],

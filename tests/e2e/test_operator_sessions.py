@@ -1,4 +1,4 @@
-"""The operator in a browser: signing in and out, what the cookie is good for and what not."""
+"""The operator in a browser: signing in and out, and the limits of the session cookie."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SERVER = {"port": 0, "operator_key_hashes": [hash_key(KEY)]}
 TENANTS = [{"name": "a", "key_hashes": [hash_key("sg-a")]}]
 SESSION = "/admin/session"
 ORIGIN = b"origin: http://127.0.0.1"
-"""Of a page of the gateway: the host is the one that the client names."""
+"""The origin of the gateway's own pages: the host that the test client sends."""
 
 
 def settings(url: str = "http://127.0.0.1:9", **server: object) -> Any:  # noqa: ANN401
@@ -33,13 +33,13 @@ async def sign_in(gateway: Gateway, key: str = KEY, *headers: bytes) -> WholeRes
 
 
 async def cookie_of(gateway: Gateway) -> bytes:
-    """The line that a browser sends from then on."""
+    """Sign in and return the cookie header that a browser sends from then on."""
     said = (await sign_in(gateway)).header(b"set-cookie")
     assert said is not None
     return b"cookie: theme=dark; " + said.partition(b";")[0]
 
 
-async def test_the_key_in_a_body_gives_a_cookie_that_no_script_and_no_other_site_gets() -> None:
+async def test_signing_in_sets_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         answer = await sign_in(gateway, KEY, ORIGIN)
     assert (answer.status, answer.json) == (200, {"signed_in": True})
@@ -50,13 +50,13 @@ async def test_the_key_in_a_body_gives_a_cookie_that_no_script_and_no_other_site
     assert KEY.encode() not in name
 
 
-async def test_behind_a_proxy_that_speaks_tls_the_cookie_is_for_tls_only() -> None:
+async def test_behind_a_tls_proxy_the_cookie_is_secure() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         answer = await sign_in(gateway, KEY, b"x-forwarded-proto: https")
     assert (answer.header(b"set-cookie") or b"").endswith(b"; Secure")
 
 
-def test_under_tls_the_cookie_is_for_tls_only() -> None:
+def test_under_tls_the_cookie_is_secure() -> None:
     operators = Operators(lambda _: True, lambda: 0.0)
     cookies = [
         operators.sign_in({"scheme": scheme, "headers": [], "server": ("h", 443)}, b"key")
@@ -65,7 +65,7 @@ def test_under_tls_the_cookie_is_for_tls_only() -> None:
     assert [cookie.endswith(b"; Secure") for cookie in cookies] == [False, True]
 
 
-async def test_gateways_on_one_machine_do_not_sign_each_other_out() -> None:
+async def test_sessions_of_two_gateways_on_one_host_do_not_conflict() -> None:
     async with (
         running_gateway(settings(), ready=False) as one,
         running_gateway(settings(), ready=False) as two,
@@ -76,7 +76,7 @@ async def test_gateways_on_one_machine_do_not_sign_each_other_out() -> None:
             assert answer.status == 200
 
 
-async def test_without_tenants_the_pages_work_on_this_machine_and_for_no_other_name() -> None:
+async def test_without_tenants_the_pages_work_only_under_the_names_of_this_machine() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         cookie = await cookie_of(gateway)
@@ -87,7 +87,7 @@ async def test_without_tenants_the_pages_work_on_this_machine_and_for_no_other_n
         assert (await exchange(gateway.url, rebound)).error["code"] == "host_not_allowed"
 
 
-async def test_with_the_cookie_every_operator_endpoint_is_open_and_no_other() -> None:
+async def test_the_cookie_opens_the_operators_endpoints_and_no_others() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings(fu.url)) as gateway:
         cookie = await cookie_of(gateway)
@@ -98,7 +98,7 @@ async def test_with_the_cookie_every_operator_endpoint_is_open_and_no_other() ->
         assert fu.generations == []
 
 
-async def test_a_page_of_ours_gives_orders_by_cookie_and_others_do_not() -> None:
+async def test_the_cookie_allows_actions_only_from_the_gateways_own_pages() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings(fu.url)) as gateway:
         cookie = await cookie_of(gateway)
@@ -121,21 +121,21 @@ async def test_a_page_of_ours_gives_orders_by_cookie_and_others_do_not() -> None
         assert (await fetch(gateway.url, "POST", resume, cookie, ORIGIN)).status == 200
 
 
-async def test_a_read_by_cookie_for_a_page_of_another_origin_is_refused() -> None:
+async def test_a_read_with_the_cookie_from_another_origin_is_refused() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         cookie = await cookie_of(gateway)
         answer = await fetch(gateway.url, "GET", "/admin/status", cookie, b"origin: http://evil.test")
     assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
 
 
-async def test_the_key_as_bearer_needs_no_origin() -> None:
+async def test_a_bearer_key_needs_no_origin() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings(fu.url)) as gateway:
         answer = await fetch(gateway.url, "POST", "/admin/backends/gpu0/drain", BEARER)
     assert answer.status == 200
 
 
-async def test_a_wrong_key_beside_a_good_cookie_is_a_wrong_key() -> None:
+async def test_a_wrong_key_with_a_valid_cookie_is_refused() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         cookie = await cookie_of(gateway)
         answer = await fetch(gateway.url, "GET", "/admin/status", cookie, b"authorization: Bearer sg-no")
@@ -156,7 +156,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie() -> None:
         assert (await fetch(gateway.url, "GET", "/admin/status", other)).status == 200
 
 
-async def test_what_is_seen_live_by_cookie_ends_with_the_session() -> None:
+async def test_an_event_stream_ends_with_its_session() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings(fu.url)) as gateway, await gateway.client() as viewer:
         cookie = await cookie_of(gateway)
@@ -211,7 +211,7 @@ async def test_a_sign_in_from_a_page_of_another_origin_is_refused() -> None:
     assert (answer.status, answer.header(b"set-cookie")) == (403, None)
 
 
-async def test_after_a_few_wrong_keys_not_even_the_right_one_is_looked_at() -> None:
+async def test_after_several_wrong_keys_even_the_right_one_is_refused() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         cookie = await cookie_of(gateway)
         for _ in range(A_MINUTE):
@@ -224,7 +224,7 @@ async def test_after_a_few_wrong_keys_not_even_the_right_one_is_looked_at() -> N
         assert (await fetch(gateway.url, "GET", "/admin/status", BEARER)).status == 200
 
 
-async def test_a_cookie_that_another_server_on_this_host_planted_hides_no_session() -> None:
+async def test_a_cookie_set_by_another_server_on_this_host_does_not_hide_the_session() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         cookie = await cookie_of(gateway)
         name = cookie.split(b"; ")[1].partition(b"=")[0]
@@ -234,14 +234,14 @@ async def test_a_cookie_that_another_server_on_this_host_planted_hides_no_sessio
         assert (await fetch(gateway.url, "GET", "/admin/status", cookie)).status == 401
 
 
-async def test_signing_in_again_ends_the_session_before() -> None:
+async def test_signing_in_again_ends_the_previous_session() -> None:
     async with running_gateway(settings(), ready=False) as gateway:
         before = await cookie_of(gateway)
         assert (await sign_in(gateway, KEY, before, ORIGIN)).status == 200
         assert (await fetch(gateway.url, "GET", "/admin/status", before)).status == 401
 
 
-async def test_without_an_operator_key_there_is_no_way_in() -> None:
+async def test_without_an_operator_key_the_operators_paths_do_not_exist() -> None:
     fu = ScriptedUpstream()
     paths = ("/", "/admin", "/admin/chat", "/admin/static/look.css", "/admin/events", "/admin/status")
     async with fu, running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
@@ -252,7 +252,7 @@ async def test_without_an_operator_key_there_is_no_way_in() -> None:
                 assert (await fetch(gateway.url, method, path, ORIGIN, BEARER)).status == 404, (method, path)
 
 
-async def test_the_operator_asks_a_model_in_the_playground_by_cookie_from_its_page_only() -> None:
+async def test_the_playground_path_accepts_the_cookie_only_from_the_gateways_own_pages() -> None:
     fu = ScriptedUpstream()
     place = "/admin/chat/completions"
     async with fu, running_gateway(settings(fu.url)) as gateway:

@@ -1,4 +1,4 @@
-"""The files of the operator's pages: what a browser is told of them, and what they may refer to."""
+"""The files of the operators' pages: their headers, and the files that they may refer to."""
 
 import re
 from importlib.resources import files
@@ -22,13 +22,13 @@ SETTINGS = settings_for("http://127.0.0.1:9", server=SERVER)
 
 
 def text_of(name: str) -> str:
-    """As a browser gets it."""
+    """Return a file as a browser gets it."""
     file = PAGES.static(name) or PAGES.page(name)
     return file.content.decode()
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_every_file_comes_with_its_type_a_strict_policy_and_an_etag(place: str) -> None:
+async def test_every_file_has_its_content_type_a_strict_policy_and_an_etag(place: str) -> None:
     kinds = {"css": b"text/css", "js": b"text/javascript", "svg": b"image/svg+xml"}
     kind = kinds.get(place.rpartition(".")[2], b"text/html")
     async with running_gateway(SETTINGS, ready=False) as gateway:
@@ -51,20 +51,20 @@ async def test_every_file_comes_with_its_type_a_strict_policy_and_an_etag(place:
 @pytest.mark.parametrize(
     "name", ["dashboard.html", "frame.html", "__init__.py", "none.js", "..%2f__init__.py", "%2e%2e"]
 )
-async def test_nothing_but_what_pages_are_made_of_is_served(name: str) -> None:
+async def test_other_names_are_not_served(name: str) -> None:
     async with running_gateway(SETTINGS, ready=False) as gateway:
         answer = await fetch(gateway.url, "GET", f"/admin/static/{name}")
     assert (answer.status, answer.error["code"]) == (404, "unknown_path")
 
 
-async def test_the_front_endpoints_leads_to_the_playground() -> None:
+async def test_the_root_path_redirects_to_the_playground() -> None:
     async with running_gateway(SETTINGS, ready=False) as gateway:
         answer = await fetch(gateway.url, "GET", "/")
     assert (answer.status, answer.header(b"location")) == (307, b"/admin/chat")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_refers_to_files_that_are_there_and_to_nobody_else(name: str) -> None:
+def test_a_file_refers_only_to_existing_files_of_the_gateway(name: str) -> None:
     text = text_of(name)
     imported = re.findall(r'from "\./([^"]+)"', text)
     linked = re.findall(r'(?:src|href)="/admin/static/([^"]+)"', text)
@@ -74,7 +74,7 @@ def test_a_file_refers_to_files_that_are_there_and_to_nobody_else(name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_written_inline_and_no_markup_is_made_of_text(name: str) -> None:
+def test_a_file_has_no_inline_code_and_makes_no_markup_from_text(name: str) -> None:
     text = text_of(name)
     assert not re.search(r"\sstyle=|\son[a-z]+=\"|javascript:", text)
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style", text)

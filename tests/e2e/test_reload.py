@@ -1,4 +1,4 @@
-"""The configuration read again while requests run: whole or not at all."""
+"""Reload while requests run: all of the new configuration is applied, or nothing."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def tenants(*names: str, **more: object) -> list[dict[str, Any]]:
 
 
 class Configuration:
-    """What the file says; a test changes it."""
+    """The content of the configuration file. Tests change it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings: Settings | SettingsError = settings
@@ -46,7 +46,7 @@ async def reloaded(gateway: Gateway) -> tuple[int, dict[str, Any]]:
         return client.status, await client.json()
 
 
-async def test_keys_and_limits_of_the_new_file_count_from_then_on() -> None:
+async def test_new_keys_and_limits_take_effect() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu:
         before = settings_for(fu.url, server=SERVER, tenant=tenants("a"))
@@ -62,7 +62,7 @@ async def test_keys_and_limits_of_the_new_file_count_from_then_on() -> None:
             assert statuses == [401, 200, 429]
 
 
-async def test_a_file_with_faults_changes_nothing_and_its_faults_are_told() -> None:
+async def test_a_file_with_faults_changes_nothing_and_the_answer_names_the_faults() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu:
         before = settings_for(fu.url, server=SERVER, tenant=tenants("a"))
@@ -77,18 +77,18 @@ async def test_a_file_with_faults_changes_nothing_and_its_faults_are_told() -> N
             assert [(await ask(gateway.url, key, stream=False)).status for key in (A, B)] == [200, 401]
 
 
-async def test_what_only_a_new_process_can_change_is_named() -> None:
+async def test_the_answer_names_settings_that_need_a_restart() -> None:
     fu = ScriptedUpstream()
     async with fu:
         before = settings_for(fu.url, server=SERVER)
         file = Configuration(before)
         async with running_gateway(before, load=file.load) as gateway:
             file.settings = settings_for(fu.url, server={**SERVER, "keep_alive_s": 5})
-            for _ in range(2):  # reading it again does not make it take effect
+            for _ in range(2):  # a second reload does not apply it either
                 assert (await reloaded(gateway))[1]["needs_restart"] == ["server.keep_alive_s"]
 
 
-async def test_a_revoked_key_ends_what_waits_and_leaves_what_runs() -> None:
+async def test_a_revoked_key_ends_waiting_requests_and_not_running_ones() -> None:
     gate = Gate()
     fu = ScriptedUpstream(
         scripts={
@@ -116,7 +116,7 @@ async def test_a_revoked_key_ends_what_waits_and_leaves_what_runs() -> None:
             assert len(fu.generations) == 1
 
 
-async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_runs() -> None:
+async def test_after_a_backend_moves_waiting_requests_use_the_new_url_and_running_ones_finish() -> None:
     gate = Gate()
     ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
     old = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("old"))), *ending]})
@@ -145,7 +145,7 @@ async def test_a_backend_that_moves_takes_the_queue_with_it_and_ends_what_it_run
             await old.at_most_open(0)
 
 
-async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_is_read() -> None:
+async def test_a_process_that_was_removed_from_the_file_keeps_serving() -> None:
     local = {"name": "local", "command": ["llama-server"], "models": ["m"]}
     written = parse({"backend": [local], "server": SERVER, "usage": {"store": "none"}}, {})
     running = settings_for("http://127.0.0.1:9", server=SERVER)
@@ -162,7 +162,7 @@ async def test_a_process_that_the_file_no_longer_has_serves_on_however_often_it_
         await parts.stop()
 
 
-async def test_a_request_whose_backend_was_moved_before_it_began_is_tried_on_the_new_one() -> None:
+async def test_a_request_that_fails_on_a_moved_backend_is_retried_at_the_new_url() -> None:
     gate = Gate()
     old = ScriptedUpstream(scripts={CHAT: [gate, Write(LOADING), Fin()]})
     new = ScriptedUpstream(
@@ -182,7 +182,7 @@ async def test_a_request_whose_backend_was_moved_before_it_began_is_tried_on_the
                 assert (client.status, text_of([frame async for frame in client.frames()])) == (200, "new")
 
 
-async def test_a_backend_that_is_where_it_was_keeps_the_slots_that_are_taken_there() -> None:
+async def test_a_backend_with_the_same_url_keeps_its_leases() -> None:
     gate = Gate()
     ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), *ending]})
@@ -210,7 +210,7 @@ async def test_a_backend_that_is_where_it_was_keeps_the_slots_that_are_taken_the
                 client.close()
 
 
-async def test_a_backend_may_be_said_to_have_more_slots() -> None:
+async def test_a_backend_can_get_more_slots() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     async with fu:
         before = settings_for(fu.url, server=SERVER)
@@ -229,7 +229,7 @@ async def test_a_backend_may_be_said_to_have_more_slots() -> None:
                 client.close()
 
 
-async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:
+async def test_requests_that_wait_for_a_removed_model_fail() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     fu.llama.total_slots = 1
     async with fu:
@@ -252,7 +252,7 @@ async def test_a_model_that_is_gone_ends_the_waits_for_it() -> None:
             waiting.close()
 
 
-async def test_without_a_file_there_is_nothing_to_reload() -> None:
+async def test_without_a_configuration_file_reload_is_409() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         status, said = await reloaded(gateway)

@@ -1,4 +1,4 @@
-"""The status of an answer is kept as long as possible; what can no longer be a status is one framed error."""
+"""Errors reach the client as a status as long as possible, and after that as one framed error."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ ERRORS = {
     500: error_body(500, "Context size has been exceeded.", "server_error"),
     501: error_body(501, "This server does not support it", "not_supported_error"),
 }
-"""A `code` that is the status, as llama-server writes it, and fields that only it knows."""
+"""Errors as llama-server writes them: `code` is the status, and some have fields of their own."""
 QUICK = {"keepalive_interval_s": 0.1}
 
 either = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
@@ -38,9 +38,7 @@ def event(error: bytes) -> bytes:
 
 @either
 @pytest.mark.parametrize("status", ERRORS)
-async def test_an_error_of_the_backend_passes_with_its_status_and_every_field(
-    status: int, *, streaming: bool
-) -> None:
+async def test_a_backend_error_keeps_its_status_and_fields(status: int, *, streaming: bool) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(status, ERRORS[status]))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=streaming)
@@ -65,7 +63,7 @@ async def test_an_error_of_the_backend_passes_with_its_status_and_every_field(
         (b'{"error":' + b'{"a":' * 300 + b"1" + b"}" * 301, "the backend reported an error"),
     ],
 )
-async def test_an_error_body_in_any_shape_becomes_openais(
+async def test_an_error_body_in_any_shape_becomes_an_openai_error(
     body: bytes, message: str, *, streaming: bool
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(400, body, content_type=b"text/plain"))]})
@@ -77,7 +75,7 @@ async def test_an_error_body_in_any_shape_becomes_openais(
 
 @either
 @pytest.mark.parametrize("code", ["line\r\nset-cookie: a=b", "für", "x" * 5000, ""])
-async def test_a_code_of_the_backend_that_is_no_header_value_stays_in_the_body(
+async def test_a_backend_code_that_is_no_valid_header_value_is_only_in_the_body(
     code: str, *, streaming: bool
 ) -> None:
     body = orjson.dumps({"error": {"code": code, "message": "no", "type": "server_error"}})
@@ -151,7 +149,7 @@ async def test_after_an_early_commit_a_late_400_is_one_framed_error(form: str, *
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("as_event", [False, True], ids=["as answer", "as first event"])
-async def test_a_key_that_the_backend_refuses_is_ours_to_mend_and_never_shown(
+async def test_a_backend_that_refuses_our_key_is_502_and_the_key_is_never_shown(
     status: int, monkeypatch: pytest.MonkeyPatch, *, streaming: bool, as_event: bool
 ) -> None:
     canary = "sk-CANARY-of-the-backend"
@@ -175,9 +173,7 @@ async def test_a_key_that_the_backend_refuses_is_ours_to_mend_and_never_shown(
 
 @either
 @pytest.mark.parametrize("status", [302, 405, 502, 504])
-async def test_a_status_that_says_nothing_to_the_client_is_a_broken_backend(
-    status: int, *, streaming: bool
-) -> None:
+async def test_an_unexpected_status_is_a_broken_backend(status: int, *, streaming: bool) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(status, error_body(status, "?", "odd")))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=streaming)
@@ -210,7 +206,7 @@ async def test_a_whole_answer_without_end_is_a_broken_backend_and_closed(
 
 
 @either
-async def test_an_error_without_end_is_told_and_its_slot_held_no_longer(
+async def test_an_endless_error_body_is_answered_and_its_slot_is_released(
     monkeypatch: pytest.MonkeyPatch, *, streaming: bool
 ) -> None:
     monkeypatch.setattr("slotgate.gateway.forwarding.fetch.MAX_ANSWER_BYTES", 1_000_000)
@@ -234,9 +230,7 @@ async def test_a_chunk_that_cannot_be_written_again_is_a_broken_backend() -> Non
 @either
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("as_event", [False, True], ids=["as answer", "as first event"])
-async def test_a_busy_backend_is_503_with_a_time_to_come_again(
-    status: int, *, streaming: bool, as_event: bool
-) -> None:
+async def test_a_busy_backend_is_503_no_backend(status: int, *, streaming: bool, as_event: bool) -> None:
     error = error_body(status, "Slot unavailable", "server_busy")
     script: Script = stream(event(error)) if as_event and streaming else [Write(answer(status, error))]
     fu = ScriptedUpstream(scripts={CHAT: script})
@@ -258,11 +252,11 @@ async def test_a_backend_that_refuses_connections_is_502_upstream_unreachable(*,
     assert got.error["type"] == "upstream_error"
 
 
-# What admission refuses
+# Refusals by admission
 
 
 @either
-async def test_a_full_queue_is_429_with_the_reason_and_an_honest_wait(*, streaming: bool) -> None:
+async def test_a_full_queue_is_429_with_a_reason_and_retry_after(*, streaming: bool) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     fu.llama.total_slots = 1
     limits = {"max_queue": 1}
@@ -318,7 +312,7 @@ async def test_a_wait_that_runs_out_after_a_keep_alive_is_one_framed_error() -> 
     assert error_in(frames)["code"] == "queue_timeout"
 
 
-# What the request itself asks for
+# Faults of the request
 
 
 @either
@@ -331,14 +325,14 @@ async def test_an_unknown_model_is_404_and_names_it(*, streaming: bool) -> None:
     assert not fu.generations
 
 
-async def test_one_model_served_may_be_left_out_and_the_answer_names_it() -> None:
+async def test_a_request_may_omit_the_only_model_and_the_answer_names_it() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=False)
     assert got.json["model"] == "m"
 
 
-async def test_of_several_models_one_must_be_named() -> None:
+async def test_a_request_must_name_one_of_several_models() -> None:
     fu = ScriptedUpstream()
     async with fu:
         backend = {"name": "gpu0", "url": fu.url, "models": ["m0", "m1"]}
@@ -367,7 +361,7 @@ HOME = "/home/bob/models/x.gguf"
 
 
 def leaking(model: str) -> dict[str, bytes]:
-    """Everything that can carry a path to the client."""
+    """Backend answers that could carry a path to the client."""
     error = error_body(500, f"failed to load {model}; see {model}.log", "server_error", file=model)
     return {
         "error": answer(500, error),
@@ -396,7 +390,7 @@ async def test_scenario_088_a_path_of_the_backend_never_reaches_the_client(
     assert b"bob" not in got.body
 
 
-async def test_a_path_is_no_part_of_a_whole_answer_or_of_the_list_of_models() -> None:
+async def test_model_lists_and_whole_answers_contain_no_path() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(model=HOME))
     async with fu:
         backend = {"name": "gpu0", "url": fu.url}
@@ -411,9 +405,9 @@ async def test_a_path_is_no_part_of_a_whole_answer_or_of_the_list_of_models() ->
 
 
 def error_of(status: int) -> bytes:
-    """The bare object."""
+    """Return the error object without its envelope."""
     return orjson.dumps(orjson.loads(ERRORS[status])["error"])
 
 
-def test_the_scripts_leak_what_they_are_meant_to() -> None:
+def test_every_leaking_answer_contains_the_path() -> None:
     assert all(HOME.encode() in script for script in leaking(HOME).values())
