@@ -1,1 +1,1 @@
-"""What users put into their tests: the scripted llama-server, cassettes, `slotgate ci`, the pytest plugin."""
+"""Support for tests of users: the scripted llama-server, cassettes, `slotgate ci` and the pytest plugin."""

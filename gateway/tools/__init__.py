@@ -1,1 +1,1 @@
-"""Programs for people: `slotgate run`, `top`, `bench`."""
+"""The programs `slotgate run`, `slotgate top` and `slotgate bench`."""

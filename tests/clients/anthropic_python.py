@@ -58,70 +58,70 @@ def failure_of(error: anthropic.APIError) -> ClientFailure:
     )
 
 
-def hear(told: ClientReport, event: Any) -> None:  # noqa: ANN401
+def record_event(report: ClientReport, event: Any) -> None:  # noqa: ANN401
     if event.type == "content_block_start" and event.content_block.type == "tool_use":
-        told.call = (event.content_block.name, "")
+        report.call = (event.content_block.name, "")
     elif event.type == "content_block_delta" and event.delta.type == "text_delta":
-        told.pieces.append(event.delta.text)
+        report.pieces.append(event.delta.text)
     elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
-        assert told.call is not None, "arguments of no call"
-        told.call = (told.call[0], told.call[1] + event.delta.partial_json)
+        assert report.call is not None, "arguments of no call"
+        report.call = (report.call[0], report.call[1] + event.delta.partial_json)
     elif event.type == "message_delta":
-        told.finish, told.tokens = event.delta.stop_reason, event.usage.output_tokens
+        report.finish, report.tokens = event.delta.stop_reason, event.usage.output_tokens
 
 
 async def create(ask: ClientRequest) -> ClientReport:
-    told = ClientReport()
+    report = ClientReport()
     try:
         async with async_client(ask) as client:
             stream: Any = await client.messages.create(stream=True, **params(ask))
-            told.request_id = stream.response.headers["request-id"]
+            report.request_id = stream.response.headers["request-id"]
             async for event in stream:
-                hear(told, event)
-                if ask.leaves(told):
+                record_event(report, event)
+                if ask.must_leave(report):
                     await stream.close()
                     await ask.left()
                     break
     except anthropic.APIError as error:
-        told.failure = failure_of(error)
-    return told
+        report.failure = failure_of(error)
+    return report
 
 
 async def helper(ask: ClientRequest) -> ClientReport:
-    told = ClientReport()
+    report = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.messages.stream(**params(ask)) as stream:
-                told.request_id = stream.request_id
+                report.request_id = stream.request_id
                 async for event in stream:
-                    hear(told, event)
-                    if ask.leaves(told):
+                    record_event(report, event)
+                    if ask.must_leave(report):
                         break
                 if ask.leave_after is None:
                     final = await stream.get_final_message()
                     blocks = [block.text for block in final.content if block.type == "text"]
-                    assert told.text == "".join(blocks), "the sum is the text"
+                    assert report.text == "".join(blocks), "the sum is the text"
             if ask.leave_after is not None:
                 await ask.left()
     except anthropic.APIError as error:
-        told.failure = failure_of(error)
-    return told
+        report.failure = failure_of(error)
+    return report
 
 
-def create_sync(ask: ClientRequest, told: ClientReport, left: Callable[[], None]) -> None:
+def create_sync(ask: ClientRequest, report: ClientReport, left: Callable[[], None]) -> None:
     try:
         with DefaultHttpxClient(trust_env=False) as http:
             client = Anthropic(http_client=http, **options(ask))
             stream: Any = client.messages.create(stream=True, **params(ask))
-            told.request_id = stream.response.headers["request-id"]
+            report.request_id = stream.response.headers["request-id"]
             for event in stream:
-                hear(told, event)
-                if ask.leaves(told):
+                record_event(report, event)
+                if ask.must_leave(report):
                     stream.close()
                     left()
                     break
     except anthropic.APIError as error:
-        told.failure = failure_of(error)
+        report.failure = failure_of(error)
 
 
 CLIENTS = (

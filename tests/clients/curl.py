@@ -46,43 +46,43 @@ async def _listen(process: asyncio.subprocess.Process, ask: ClientRequest, body:
     assert process.stderr is not None
     process.stdin.write(body)
     process.stdin.close()
-    told, reader, done = ClientReport(), FrameReader(), False
+    report, reader, done = ClientReport(), FrameReader(), False
     head = parse_head((await process.stdout.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n"))
     status = int(head.start_line.split(b" ")[1])
-    told.request_id = dict(head.headers)[b"x-request-id"].decode()
+    report.request_id = dict(head.headers)[b"x-request-id"].decode()
     if status != 200:
         error = orjson.loads(await process.stdout.read())["error"]
-        told.failure = ClientFailure("curl", status, error["code"], told.request_id, error["message"])
+        report.failure = ClientFailure("curl", status, error["code"], report.request_id, error["message"])
     while data := await process.stdout.read(65536):
         for frame in reader.feed(data):
             assert not done, f"{frame!r} behind the end"
             done = data_of(frame) == DONE
             if data_of(frame) and not done:
-                _hear(told, orjson.loads(data_of(frame)))
-            if ask.leaves(told):
+                _hear(report, orjson.loads(data_of(frame)))
+            if ask.must_leave(report):
                 process.terminate()
                 await process.wait()
                 await ask.left()
-                return told
+                return report
     assert not reader.rest, reader.rest
     complaints = (await process.stderr.read()).decode()
     assert await process.wait() == 0, complaints
-    assert done == (told.failure is None), told
-    return told
+    assert done == (report.failure is None), report
+    return report
 
 
-def _hear(told: ClientReport, chunk: dict[str, object]) -> None:
+def _hear(report: ClientReport, chunk: dict[str, object]) -> None:
     if isinstance(error := chunk.get("error"), dict):
-        told.failure = ClientFailure("curl", None, error["code"], told.request_id, error["message"])
+        report.failure = ClientFailure("curl", None, error["code"], report.request_id, error["message"])
         return
     if isinstance(usage := chunk.get("usage"), dict):
-        told.tokens = usage["completion_tokens"]
+        report.tokens = usage["completion_tokens"]
     choices = chunk["choices"]
     assert isinstance(choices, list)
     for choice in choices:
-        told.finish = choice["finish_reason"] or told.finish
+        report.finish = choice["finish_reason"] or report.finish
         if choice["delta"].get("content"):
-            told.pieces.append(choice["delta"]["content"])
+            report.pieces.append(choice["delta"]["content"])
 
 
 CLIENTS = (

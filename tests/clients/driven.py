@@ -77,8 +77,8 @@ class ClientRequest:
     def messages(self) -> list[dict[str, str]]:
         return [{"role": "user", "content": self.prompt}]
 
-    def leaves(self, told: ClientReport) -> bool:
-        return self.leave_after is not None and len(told.pieces) >= self.leave_after
+    def must_leave(self, report: ClientReport) -> bool:
+        return self.leave_after is not None and len(report.pieces) >= self.leave_after
 
     async def left(self) -> None:
         if self.on_left is not None:
@@ -103,12 +103,12 @@ def in_a_thread(body: Callable[[ClientRequest, ClientReport, Callable[[], None]]
     """Return a run of a synchronous client in a thread. Callbacks run in the event loop of the test."""
 
     async def run(ask: ClientRequest) -> ClientReport:
-        told, loop = ClientReport(), asyncio.get_running_loop()
+        report, loop = ClientReport(), asyncio.get_running_loop()
 
         def left() -> None:
             asyncio.run_coroutine_threadsafe(ask.left(), loop).result()
 
-        await asyncio.to_thread(body, ask, told, left)
-        return told
+        await asyncio.to_thread(body, ask, report, left)
+        return report
 
     return run

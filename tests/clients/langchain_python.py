@@ -45,7 +45,7 @@ def model(ask: ClientRequest, http: DefaultAsyncHttpxClient, **more: Any) -> Cha
 
 def streams(*, responses: bool) -> Run:
     async def run(ask: ClientRequest) -> ClientReport:
-        told = ClientReport()
+        report = ClientReport()
         whole: AIMessageChunk | None = None
         try:
             async with DefaultAsyncHttpxClient(trust_env=False) as http:
@@ -56,24 +56,24 @@ def streams(*, responses: bool) -> Run:
                     async for chunk in chunks:
                         whole = chunk if whole is None else whole + chunk
                         if chunk.text:
-                            told.pieces.append(str(chunk.text))
-                        if ask.leaves(told):
+                            report.pieces.append(str(chunk.text))
+                        if ask.must_leave(report):
                             break
                 if ask.leave_after is not None:
                     await ask.left()
         except openai.APIError as error:
-            told.failure = failure_of(error)
+            report.failure = failure_of(error)
         except ValueError as error:  # so it reports `response.failed`
             [code] = re.findall(r"code='(\w+)'", str(error))
-            told.failure = ClientFailure("ValueError", code=code, message=str(error))
+            report.failure = ClientFailure("ValueError", code=code, message=str(error))
         if whole is not None:
-            assert told.text == whole.text, "the sum is the text"
-            told.tokens = whole.usage_metadata["output_tokens"] if whole.usage_metadata else None
+            assert report.text == whole.text, "the sum is the text"
+            report.tokens = whole.usage_metadata["output_tokens"] if whole.usage_metadata else None
             said = whole.response_metadata
-            told.finish = said.get("status" if responses else "finish_reason")
+            report.finish = said.get("status" if responses else "finish_reason")
             for call in whole.tool_call_chunks:
-                told.call = (call["name"] or "", call["args"] or "")
-        return told
+                report.call = (call["name"] or "", call["args"] or "")
+        return report
 
     return run
 

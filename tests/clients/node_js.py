@@ -61,24 +61,24 @@ async def _listen(process: asyncio.subprocess.Process, ask: ClientRequest) -> Cl
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    told, whole = ClientReport(), False
+    report, whole = ClientReport(), False
     async for line in process.stdout:
         said = json.loads(line)
         if "piece" in said:
-            told.pieces.append(said["piece"])
+            report.pieces.append(said["piece"])
         elif "left" in said:
             await ask.left()
             process.stdin.close()
         else:
             whole = True
-            told.finish, told.tokens = said["told"]["finish"], said["told"]["tokens"]
+            report.finish, report.tokens = said["told"]["finish"], said["told"]["tokens"]
             call, failure = said["told"]["call"], said["told"]["failure"]
-            told.call = tuple(call) if call else None
-            told.failure = ClientFailure(**failure) if failure else None
+            report.call = tuple(call) if call else None
+            report.failure = ClientFailure(**failure) if failure else None
     complaints = (await process.stderr.read()).decode()
     assert await process.wait() == 0, complaints
     assert whole, complaints
-    return told
+    return report
 
 
 CLIENTS = (

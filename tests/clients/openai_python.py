@@ -85,42 +85,42 @@ def response_params(ask: ClientRequest) -> dict[str, Any]:
 # -- reading chunks and events
 
 
-def hear_chunk(told: ClientReport, chunk: Any) -> None:  # noqa: ANN401
-    told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
+def hear_chunk(report: ClientReport, chunk: Any) -> None:  # noqa: ANN401
+    report.tokens = chunk.usage.completion_tokens if chunk.usage else report.tokens
     for choice in chunk.choices:
-        told.finish = choice.finish_reason or told.finish
+        report.finish = choice.finish_reason or report.finish
         if choice.delta.content:
-            told.pieces.append(choice.delta.content)
+            report.pieces.append(choice.delta.content)
         for call in choice.delta.tool_calls or ():
-            name, arguments = told.call or ("", "")
-            told.call = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
+            name, arguments = report.call or ("", "")
+            report.call = (name + (call.function.name or ""), arguments + (call.function.arguments or ""))
 
 
-def hear_text(told: ClientReport, chunk: Any) -> None:  # noqa: ANN401
-    told.tokens = chunk.usage.completion_tokens if chunk.usage else told.tokens
+def hear_text(report: ClientReport, chunk: Any) -> None:  # noqa: ANN401
+    report.tokens = chunk.usage.completion_tokens if chunk.usage else report.tokens
     for choice in chunk.choices:
-        told.finish = choice.finish_reason or told.finish
+        report.finish = choice.finish_reason or report.finish
         if choice.text:
-            told.pieces.append(choice.text)
+            report.pieces.append(choice.text)
 
 
-def hear_event(told: ClientReport, event: Any) -> None:  # noqa: ANN401
+def hear_event(report: ClientReport, event: Any) -> None:  # noqa: ANN401
     if event.type == "response.output_text.delta":
-        told.pieces.append(event.delta)
+        report.pieces.append(event.delta)
     elif event.type == "response.completed":
-        hear_response(told, event.response)
+        hear_response(report, event.response)
     elif event.type == "response.failed":
         error = event.response.error
-        told.failure = ClientFailure(event.type, code=error.code, message=error.message)
+        report.failure = ClientFailure(event.type, code=error.code, message=error.message)
     elif event.type == "error":
-        told.failure = ClientFailure(event.type, code=event.code, message=event.message)
+        report.failure = ClientFailure(event.type, code=event.code, message=event.message)
 
 
-def hear_response(told: ClientReport, response: Any) -> None:  # noqa: ANN401
-    told.finish, told.tokens = response.status, response.usage.output_tokens
+def hear_response(report: ClientReport, response: Any) -> None:  # noqa: ANN401
+    report.finish, report.tokens = response.status, response.usage.output_tokens
     for item in response.output:
         if item.type == "function_call":
-            told.call = (item.name, item.arguments)
+            report.call = (item.name, item.arguments)
 
 
 # -- the clients
@@ -129,88 +129,88 @@ def hear_response(told: ClientReport, response: Any) -> None:  # noqa: ANN401
 def create(
     create_of: Callable[[Any], Any],
     params: Callable[[ClientRequest], Any],
-    hear: Callable[[ClientReport, Any], None],
+    record_event: Callable[[ClientReport, Any], None],
 ) -> tuple[Run, Run]:
     """Return runs of `client.….create(stream=True)`, asynchronous and synchronous."""
 
     async def run(ask: ClientRequest) -> ClientReport:
-        told = ClientReport()
+        report = ClientReport()
         try:
             async with async_client(ask) as client:
                 stream = await create_of(client)(stream=True, **params(ask))
-                told.request_id = stream.response.headers["x-request-id"]
+                report.request_id = stream.response.headers["x-request-id"]
                 async for event in stream:
-                    hear(told, event)
-                    if ask.leaves(told):
+                    record_event(report, event)
+                    if ask.must_leave(report):
                         await stream.close()
                         await ask.left()
                         break
         except openai.APIError as error:
-            told.failure = failure_of(error)
-        return told
+            report.failure = failure_of(error)
+        return report
 
-    def body(ask: ClientRequest, told: ClientReport, left: Callable[[], None]) -> None:
+    def body(ask: ClientRequest, report: ClientReport, left: Callable[[], None]) -> None:
         try:
             with DefaultHttpxClient(trust_env=False) as http:
                 stream = create_of(OpenAI(http_client=http, **options(ask)))(stream=True, **params(ask))
-                told.request_id = stream.response.headers["x-request-id"]
+                report.request_id = stream.response.headers["x-request-id"]
                 for event in stream:
-                    hear(told, event)
-                    if ask.leaves(told):
+                    record_event(report, event)
+                    if ask.must_leave(report):
                         stream.close()
                         left()
                         break
         except openai.APIError as error:
-            told.failure = failure_of(error)
+            report.failure = failure_of(error)
 
     return run, in_a_thread(body)
 
 
 async def chat_helper(ask: ClientRequest) -> ClientReport:
     """Runs of `client.chat.completions.stream`, which accumulates the chunks."""
-    told = ClientReport()
+    report = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.chat.completions.stream(**chat_params(ask)) as stream:
                 async for event in stream:
                     if event.type == "content.delta":
-                        told.pieces.append(event.delta)
+                        report.pieces.append(event.delta)
                     elif event.type == "tool_calls.function.arguments.done":
-                        told.call = (event.name, event.arguments)
-                    if ask.leaves(told):
+                        report.call = (event.name, event.arguments)
+                    if ask.must_leave(report):
                         break
                 snapshot = stream.current_completion_snapshot
             if ask.leave_after is not None:
                 await ask.left()
-                return told
+                return report
             [choice] = snapshot.choices
-            assert told.text == (choice.message.content or ""), "the sum is the text"
-            told.finish = choice.finish_reason
-            told.tokens = snapshot.usage.completion_tokens if snapshot.usage else None
+            assert report.text == (choice.message.content or ""), "the sum is the text"
+            report.finish = choice.finish_reason
+            report.tokens = snapshot.usage.completion_tokens if snapshot.usage else None
     except openai.APIError as error:
-        told.failure = failure_of(error)
-    return told
+        report.failure = failure_of(error)
+    return report
 
 
 async def responses_helper(ask: ClientRequest) -> ClientReport:
     """Runs of `client.responses.stream`, which accumulates the events."""
-    told = ClientReport()
+    report = ClientReport()
     try:
         async with async_client(ask) as client:
             async with client.responses.stream(**response_params(ask)) as stream:
                 async for event in stream:
-                    hear_event(told, event)
-                    if ask.leaves(told):
+                    hear_event(report, event)
+                    if ask.must_leave(report):
                         break
-                if ask.leave_after is None and told.failure is None:
+                if ask.leave_after is None and report.failure is None:
                     final = await stream.get_final_response()
-                    assert told.text == final.output_text, "the sum is the text"
-                    hear_response(told, final)
+                    assert report.text == final.output_text, "the sum is the text"
+                    hear_response(report, final)
             if ask.leave_after is not None:
                 await ask.left()
     except openai.APIError as error:
-        told.failure = failure_of(error)
-    return told
+        report.failure = failure_of(error)
+    return report
 
 
 _chat = create(lambda client: client.chat.completions.create, chat_params, hear_chunk)

@@ -45,8 +45,8 @@ def first_word(path: str) -> int:
 
 def whole(path: str, *before: Step) -> Script:
     """Return the script of the stream, with further steps between its headers and its first event."""
-    told = (Write(chunked(event)) for event in events(path))
-    return [Write(STREAM_HEAD), *before, *told, Write(END), Fin()]
+    report = (Write(chunked(event)) for event in events(path))
+    return [Write(STREAM_HEAD), *before, *report, Write(END), Fin()]
 
 
 def endless(path: str) -> Script:

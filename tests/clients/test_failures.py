@@ -56,23 +56,23 @@ async def test_a_wrong_key(client: DrivenClient) -> None:
 @every_client
 async def test_an_unknown_model(client: DrivenClient) -> None:
     async with gateway_for(client, whole(client.path)) as gateway:
-        told = await client.run(ClientRequest(gateway, model="gpt-9", headers=ID))
-        assert raised(client, 404, told.failure).code == "model_not_found"
+        report = await client.run(ClientRequest(gateway, model="gpt-9", headers=ID))
+        assert raised(client, 404, report.failure).code == "model_not_found"
 
 
 @every_client
 async def test_a_prompt_that_is_too_long(client: DrivenClient, tiny_llama: RealLlama) -> None:
     async with running_gateway(settings_for(tiny_llama.url)) as gateway:
-        told = await client.run(ClientRequest(gateway, prompt=TOO_LONG, headers=ID))
-        assert "exceeds the available context size" in raised(client, 400, told.failure).message
+        report = await client.run(ClientRequest(gateway, prompt=TOO_LONG, headers=ID))
+        assert "exceeds the available context size" in raised(client, 400, report.failure).message
 
 
 @every_client
 async def test_a_fault_of_the_backend(client: DrivenClient) -> None:
     fault = answer(500, error_body(500, "Context size has been exceeded.", "server_error"))
     async with gateway_for(client, [Write(fault)]) as gateway:
-        told = await client.run(ClientRequest(gateway, headers=ID))
-        assert raised(client, 500, told.failure).message.endswith("Context size has been exceeded.")
+        report = await client.run(ClientRequest(gateway, headers=ID))
+        assert raised(client, 500, report.failure).message.endswith("Context size has been exceeded.")
 
 
 @asynccontextmanager
@@ -88,8 +88,8 @@ async def busy_gateway(limits: dict[str, float]) -> AsyncIterator[Gateway]:
 @every_client
 async def test_no_slot_in_time(client: DrivenClient) -> None:
     async with busy_gateway({"queue_timeout_s": 0.2}) as gateway:
-        told = await client.run(ClientRequest(gateway, headers=ID))
-        assert raised(client, 503, told.failure).code == "queue_timeout"
+        report = await client.run(ClientRequest(gateway, headers=ID))
+        assert raised(client, 503, report.failure).code == "queue_timeout"
 
 
 @every_client
@@ -97,19 +97,19 @@ async def test_a_full_queue(client: DrivenClient) -> None:
     async with busy_gateway({"max_queue": 1}) as gateway, await gateway.client() as waiting:
         await waiting.send(request_bytes("POST", CHAT, json=chat()))
         await gateway.until(lambda: gateway.scheduler.depth == 1)
-        told = await client.run(ClientRequest(gateway, headers=ID))
-        assert raised(client, 429, told.failure).code == "queue_full"
+        report = await client.run(ClientRequest(gateway, headers=ID))
+        assert raised(client, 429, report.failure).code == "queue_full"
 
 
 @every_client
 async def test_a_truncated_stream_is_an_error(client: DrivenClient) -> None:
     """The user keeps the text that came before."""
     async with gateway_for(client, cut(client.path)) as gateway:
-        told = await client.run(ClientRequest(gateway, headers=ID))
-    assert told.pieces[:2] == [" one", " two"][: len(told.pieces)]
-    assert told.failure is not None
-    assert (told.failure.kind, told.failure.code) == (client.errors[200], "upstream_truncated")
-    assert told.finish in (None, "error")
+        report = await client.run(ClientRequest(gateway, headers=ID))
+    assert report.pieces[:2] == [" one", " two"][: len(report.pieces)]
+    assert report.failure is not None
+    assert (report.failure.kind, report.failure.code) == (client.errors[200], "upstream_truncated")
+    assert report.finish in (None, "error")
 
 
 @every_client
@@ -120,7 +120,7 @@ async def test_an_error_after_keepalives_is_an_error(client: DrivenClient) -> No
         Write(answer(400, error_body(400, "too much of it", "invalid_request_error"))),
     ]
     async with gateway_for(client, late, streaming={"keepalive_interval_s": 0.05}) as gateway:
-        told = await client.run(ClientRequest(gateway, headers=ID))
-    assert told.failure is not None
-    assert "too much of it" in told.failure.message
-    assert told.pieces == []
+        report = await client.run(ClientRequest(gateway, headers=ID))
+    assert report.failure is not None
+    assert "too much of it" in report.failure.message
+    assert report.pieces == []

@@ -37,11 +37,11 @@ async def test_keepalives_reach_the_client_library_and_not_its_user(client: Driv
                 heard.set()
 
         tap.on_seen = on_seen
-        told = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None))
-    assert told.failure is None
-    assert told.pieces == WORDS
-    assert told.tokens == len(WORDS)
-    assert told.finish in ("stop", "end_turn", "completed")
+        report = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None))
+    assert report.failure is None
+    assert report.pieces == WORDS
+    assert report.tokens == len(WORDS)
+    assert report.finish in ("stop", "end_turn", "completed")
 
 
 @every_client
@@ -52,6 +52,6 @@ async def test_a_client_can_turn_keepalives_off(client: DrivenClient) -> None:
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
         async with tapped(gateway.url) as tap:
             refusing = {"x-slotgate-keepalive": "off"}
-            told = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None, headers=refusing))
-    assert told.pieces == WORDS
+            report = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None, headers=refusing))
+    assert report.pieces == WORDS
     assert not any(sign in tap.seen for sign in PINGS)

@@ -25,9 +25,9 @@ async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
             await gateway.until(lambda: gateway.idle and pool.free == 4)
             freed.append(True)
 
-        told = await client.run(ClientRequest(gateway, leave_after=3, on_left=on_left))
-        assert told.failure is None
-        assert len(told.pieces) >= 3
+        report = await client.run(ClientRequest(gateway, leave_after=3, on_left=on_left))
+        assert report.failure is None
+        assert len(report.pieces) >= 3
         assert freed == [True]
         assert len(fu.generations) == 1, "nobody tried again"
 
@@ -44,6 +44,6 @@ async def test_stopping_a_stream_of_a_real_model_frees_its_slot(
             await gateway.until(lambda: gateway.idle and pool.free == tiny_llama.slots)
 
         ask = ClientRequest(gateway, max_tokens=3000, leave_after=2, on_left=on_left)
-        told = await client.run(ask)
-        assert told.failure is None
-        assert told.finish is None, "it was stopped before the end"
+        report = await client.run(ask)
+        assert report.failure is None
+        assert report.finish is None, "it was stopped before the end"

@@ -38,13 +38,13 @@ async def said_by(llama: RealLlama, prompt: str, path: str) -> str:
 async def test_the_user_reads_what_the_model_says(client: DrivenClient, cold_llama: RealLlama) -> None:
     expected = await said_by(cold_llama, "hi", client.path)
     async with running_gateway(settings_for(cold_llama.url)) as gateway:
-        told = await client.run(ClientRequest(gateway, max_tokens=COUNT, headers={"x-request-id": "req-1"}))
-    assert told.failure is None
-    assert told.text == expected
-    assert len(told.pieces) > 1, "it came in pieces"
-    assert told.tokens == COUNT
-    assert told.finish in ("length", "max_tokens", "completed"), "as the protocol says it"
-    assert told.request_id in (None, "req-1")
+        report = await client.run(ClientRequest(gateway, max_tokens=COUNT, headers={"x-request-id": "req-1"}))
+    assert report.failure is None
+    assert report.text == expected
+    assert len(report.pieces) > 1, "it came in pieces"
+    assert report.tokens == COUNT
+    assert report.finish in ("length", "max_tokens", "completed"), "as the protocol says it"
+    assert report.request_id in (None, "req-1")
 
 
 @every_client
@@ -55,11 +55,11 @@ async def test_keepalives_of_a_long_prompt_change_nothing(
     streaming = {"keepalive_interval_s": 0.01, "keepalive": "chunk"}
     settings = settings_for(cold_llama.url, streaming=streaming)
     async with running_gateway(settings) as gateway, tapped(gateway.url) as tap:
-        told = await client.run(ClientRequest(gateway, url=tap.url, prompt=LONG, max_tokens=COUNT))
+        report = await client.run(ClientRequest(gateway, url=tap.url, prompt=LONG, max_tokens=COUNT))
     assert look_of_keepalives(client.path, "chunk") in tap.seen
-    assert told.failure is None
-    assert told.text == expected
-    assert told.tokens == COUNT
+    assert report.failure is None
+    assert report.text == expected
+    assert report.tokens == COUNT
 
 
 @every_client_with_tools
@@ -67,8 +67,8 @@ async def test_a_tool_call_is_assembled(client: DrivenClient) -> None:
     """Reasoning before the call does not disturb the clients."""
     fu = ScriptedUpstream(scripts={client.path: stream(*tool_events(client.path))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        told = await client.run(ClientRequest(gateway, tools=True, max_tokens=None))
-    assert told.failure is None
-    assert told.call == CALL
-    assert told.text == ""
-    assert told.finish in ("tool_calls", "tool_use", "completed")
+        report = await client.run(ClientRequest(gateway, tools=True, max_tokens=None))
+    assert report.failure is None
+    assert report.call == CALL
+    assert report.text == ""
+    assert report.finish in ("tool_calls", "tool_use", "completed")

@@ -183,8 +183,8 @@ class ResponseRecording:
 def _kept_headers(headers: Headers, redaction: Redaction) -> Iterable[tuple[str, str]]:
     for name, value in headers:
         text = name.decode("latin-1")
-        told = name not in HOP_BY_HOP or _says_close((name, value))
-        if told and name != b"date" and not is_secret_header(text):
+        kept = name not in HOP_BY_HOP or _says_close((name, value))
+        if kept and name != b"date" and not is_secret_header(text):
             yield text, redaction.text(value.decode("latin-1"))
 
 

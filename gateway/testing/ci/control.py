@@ -94,9 +94,9 @@ class ControlServer:
             writer.write(answer(404, {"fault": "unknown path or wrong token"}))
             return False
         try:
-            told = await self._paths[path](orjson.loads(request.body or b"{}"))
+            result = await self._paths[path](orjson.loads(request.body or b"{}"))
         except (ScriptError, CassetteError, SettingsError, ValueError, LookupError, TimeoutError) as error:
             writer.write(answer(400, {"fault": str(error) or type(error).__name__}))
             return False
-        writer.write(answer(200, told))
+        writer.write(answer(200, result))
         return True

@@ -18,18 +18,20 @@ def junit_xml(verdict: Verdict, failures: Collection[EndedRequest], unmatched: C
     suite = Xml.Element(
         "testsuite",
         name="slotgate ci",
-        tests=str(len(verdict.asked) + len(unmatched)),
+        tests=str(len(verdict.requests) + len(unmatched)),
         failures=str(len(failures) + len(unmatched)),
         errors="0",
         skipped="0",
-        time=f"{sum(asked.seconds for asked in verdict.asked):.3f}",
+        time=f"{sum(asked.seconds for asked in verdict.requests):.3f}",
     )
-    failed = {id(asked) for asked in failures}
-    for number, asked in enumerate(verdict.asked, 1):
-        case = _case(suite, f"{number}: {asked.name}", asked.seconds)
-        Xml.SubElement(case, "system-out").text = f"{asked.ending}, id {asked.id}"
-        if id(asked) in failed:
-            Xml.SubElement(case, "failure", message=asked.ending).text = f"request {asked.id}: {asked.ending}"
+    failed = {id(request) for request in failures}
+    for number, request in enumerate(verdict.requests, 1):
+        case = _case(suite, f"{number}: {request.name}", request.seconds)
+        Xml.SubElement(case, "system-out").text = f"{request.ending}, id {request.id}"
+        if id(request) in failed:
+            Xml.SubElement(
+                case, "failure", message=request.ending
+            ).text = f"request {request.id}: {request.ending}"
     for name in map(printable, unmatched):
         case = _case(suite, f"unmatched: {name}", 0.0)
         Xml.SubElement(case, "failure", message="no reply or recording matched")

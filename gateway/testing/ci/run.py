@@ -92,9 +92,9 @@ class _Run:
             try:
                 async with self._stand_in:
                     async with self._gateway() as server, self._controlled() as control:
-                        told = self._told(server.url) | control
-                        ready.write(told)
-                        code = await self._use(told)
+                        facts = self._facts(server.url) | control
+                        ready.write(facts)
+                        code = await self._use(facts)
                     return self._judged(code)  # the gateway has reported every request by now
             finally:
                 alarm.cancel()
@@ -133,7 +133,7 @@ class _Run:
                 written=settings,
                 load=self._settings,
                 processes=children,
-                observers=[self._verdict.hear],
+                observers=[self._verdict.note_request],
             )
             app, parts = await stack.enter_async_context(assembled)
             fleet = parts.runtime.fleet
@@ -166,8 +166,8 @@ class _Run:
                 wait.cancel()
         if not done:
             late = [one for one in fleet.backends.values() if one.state is not BackendState.READY]
-            told = "; ".join(f"{one.name} at {one.base_url}: {one.explanation}" for one in late)
-            raise TimeoutError(f"not ready after {within:g} s (--start-s): {told}")
+            unready = "; ".join(f"{one.name} at {one.base_url}: {one.explanation}" for one in late)
+            raise TimeoutError(f"not ready after {within:g} s (--start-s): {unready}")
 
     # -- controlled by a test
 
@@ -202,7 +202,7 @@ class _Run:
             raise
         await self._ready(self._fleet)
 
-    def _told(self, url: str) -> dict[str, object]:
+    def _facts(self, url: str) -> dict[str, object]:
         return {
             "url": url,
             "key": self._keys.client,
@@ -214,14 +214,14 @@ class _Run:
 
     # -- the command and the verdict
 
-    async def _use(self, told: Table) -> int:
+    async def _use(self, facts: Table) -> int:
         if self._stop.is_set():
             return 0
         if self._options.command:
-            environ = environment_for(self._environ, told["url"], told["key"])
+            environ = environment_for(self._environ, facts["url"], facts["key"])
             return await run_command(self._options.command, environ, self._stop)
-        in_words = f"slotgate ci: {told['url']}, key {told['key']}"
-        print(json.dumps(told) if self._options.control else in_words, flush=True)
+        in_words = f"slotgate ci: {facts['url']}, key {facts['key']}"
+        print(json.dumps(facts) if self._options.control else in_words, flush=True)
         await self._stop.wait()
         return 0
 

@@ -71,24 +71,26 @@ class Verdict:
     """The requests of a run, in the order in which they ended."""
 
     expected: frozenset[str] = frozenset()
-    asked: list[EndedRequest] = field(default_factory=list)
+    requests: list[EndedRequest] = field(default_factory=list)
     forgotten: int = 0
     """The number of requests that were not kept, because there were more than `KEPT`."""
 
-    def hear(self, context: RequestContext) -> None:
+    def note_request(self, context: RequestContext) -> None:
         """Note a request that has ended. Successful requests without a model, as to /health, are ignored."""
-        asked = EndedRequest.of(context)
-        if context.model is None and not asked.failed:
+        request = EndedRequest.of(context)
+        if context.model is None and not request.failed:
             return
-        if len(self.asked) < KEPT or asked.failed:
-            self.asked.append(asked)
+        if len(self.requests) < KEPT or request.failed:
+            self.requests.append(request)
         else:
             self.forgotten += 1
 
     def unexpected(self, meant: Callable[[str], bool]) -> list[EndedRequest]:
         """Return the unexpected failures. `meant` returns True for the ids of scripted failures."""
-        failed = (asked for asked in self.asked if asked.failed and asked.code not in self.expected)
-        return [asked for asked in failed if not meant(asked.id)]
+        failed = (
+            request for request in self.requests if request.failed and request.code not in self.expected
+        )
+        return [request for request in failed if not meant(request.id)]
 
 
 def printable(text: str) -> str:
@@ -99,5 +101,5 @@ def printable(text: str) -> str:
 def in_words(verdict: Verdict, failures: Iterable[EndedRequest], unmatched: Iterable[str]) -> str:
     lines = [f"  {failure.name}: {failure.ending}" for failure in failures]
     lines += [f"  {printable(name)}: no reply or recording matched" for name in unmatched]
-    told = f"{len(verdict.asked) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"
-    return "\n".join([f"slotgate ci: {told}", *lines])
+    summary = f"{len(verdict.requests) + verdict.forgotten} requests, {len(lines)} failed unexpectedly"
+    return "\n".join([f"slotgate ci: {summary}", *lines])

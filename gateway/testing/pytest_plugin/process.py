@@ -35,13 +35,13 @@ class GatewayProcess:
         # A file without a name cannot be left behind. `close` closes it.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
-        self.told: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         """The members that the process printed: URL, keys, models and control port."""
         self.started_s = 0.0
         """Seconds until the process was ready."""
 
     def __repr__(self) -> str:
-        return f"<GatewayProcess {self.told.get('url')}>"
+        return f"<GatewayProcess {self.facts.get('url')}>"
 
     def __enter__(self) -> Self:
         began = time.perf_counter()
@@ -52,7 +52,7 @@ class GatewayProcess:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
         )
         try:
-            self.told = json.loads(self._first_line())
+            self.facts = json.loads(self._first_line())
         except BaseException:
             self.close()
             raise
@@ -100,17 +100,17 @@ class GatewayProcess:
 
     def ask(self, path: str, within: float = 5.0, **said: object) -> dict[str, Any]:
         """Call an action. `within` limits the time for which it may wait. Raises `ControlError`."""
-        control = self.told["control"]
+        control = self.facts["control"]
         connection = http.client.HTTPConnection("127.0.0.1", control["port"], timeout=within + _SLACK_S)
         headers = {"x-slotgate-control": control["token"], "Connection": "close"}
         try:
             connection.request("POST", path, json.dumps({**said, "within": within}), headers)
             answer = connection.getresponse()
-            told: dict[str, Any] = json.loads(answer.read())
+            result: dict[str, Any] = json.loads(answer.read())
         except (OSError, http.client.HTTPException) as error:
             raise ControlError(f"slotgate does not answer: {error}\n{self.log[-2000:]}") from error
         finally:
             connection.close()
         if answer.status != 200:
-            raise ControlError(told.get("fault", "unknown"))
-        return told
+            raise ControlError(result.get("fault", "unknown"))
+        return result

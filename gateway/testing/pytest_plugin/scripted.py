@@ -30,8 +30,8 @@ class Slotgate:
 
     @staticmethod
     def of(process: GatewayProcess, models: tuple[str, ...]) -> Slotgate:
-        told = process.told
-        return Slotgate(told["url"], told["key"], told["openai_base_url"], told["operator_key"], models)
+        facts = process.facts
+        return Slotgate(facts["url"], facts["key"], facts["openai_base_url"], facts["operator_key"], models)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -73,11 +73,11 @@ class PlayedCassette:
 class Generation:
     """An answer that the test leads. It stays in its prompt until the first token or fault."""
 
-    def __init__(self, process: GatewayProcess, number: int, told: Mapping[str, Any]) -> None:
+    def __init__(self, process: GatewayProcess, number: int, facts: Mapping[str, Any]) -> None:
         self._process = process
         self._number = number
-        self.path: str = told["path"]
-        self.body: dict[str, Any] = told["body"]
+        self.path: str = facts["path"]
+        self.body: dict[str, Any] = facts["body"]
         """The body of the request, as llama-server got it."""
 
     def __repr__(self) -> str:
@@ -124,8 +124,8 @@ class ScriptedLlama:
     ) -> None:
         """Replace the server by a new one. The fixture does so for each test."""
         document = tomllib.loads(script.read_text()) if isinstance(script, Path) else script
-        told = self._process.ask("/reset", script=document, settings=settings)
-        self.models = tuple(told["models"])
+        facts = self._process.ask("/reset", script=document, settings=settings)
+        self.models = tuple(facts["models"])
         self._led = 0
 
     def reply(self, **members: object) -> None:
@@ -138,9 +138,9 @@ class ScriptedLlama:
 
     def next_generation(self, within: float = 5.0) -> Generation:
         """Wait for the next request, and return its answer for the test to lead."""
-        told = self._process.ask("/arrival", within, number=self._led)
+        facts = self._process.ask("/arrival", within, number=self._led)
         self._led += 1
-        return Generation(self._process, self._led - 1, told)
+        return Generation(self._process, self._led - 1, facts)
 
     def ended(self, number: int = 0, within: float = 5.0) -> str:
         """Wait until a request is over, by its number among all requests, counted from 0. Return its outcome.

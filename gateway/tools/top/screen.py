@@ -19,7 +19,7 @@ from slotgate.gateway.tools.top.snapshot import ShownBackend, ShownRequest, Show
 
 __all__ = ["ASCII", "UNICODE", "Signs", "page"]
 
-_CELL_STYLES = {
+_SLOT_STYLES = {
     "idle": "dim",
     "prefill": "yellow",
     "generating": "bold green",
@@ -115,7 +115,7 @@ def _heading(name: str, rest: str, width: int, signs: Signs) -> Text:
 
 
 def _legend(snapshot: Snapshot, signs: Signs) -> str:
-    states = {cell.state for backend in snapshot.backends for cell in backend.cells}
+    states = {slot.state for backend in snapshot.backends for slot in backend.slots}
     return "  ".join(f"{sign} {state}" for state, sign in signs.cells.items() if state in states)
 
 
@@ -123,33 +123,33 @@ def _backends(backends: Sequence[ShownBackend], width: int, signs: Signs) -> Tab
     table = _table()
     _column(table, signs, max_width=max(8, width // 4))
     _column(table, signs, max_width=18)
-    table.add_column(overflow="fold", max_width=_cells_width(width))
+    table.add_column(overflow="fold", max_width=_slots_width(width))
     _column(table, signs, ratio=1)
     for backend in backends:
         state = Text(backend.state, style=_STATE_STYLES.get(backend.state, "yellow"))
-        table.add_row(Text(backend.name), state, _cells(backend.cells, signs), _in_words(backend))
+        table.add_row(Text(backend.name), state, _slots(backend.slots, signs), _in_words(backend))
     return table
 
 
-def _cells_width(width: int) -> int:
+def _slots_width(width: int) -> int:
     return max(8, width // 3)
 
 
 def _height_of(backends: Sequence[ShownBackend], width: int) -> int:
-    return sum(max(1, -(-len(backend.cells) // _cells_width(width))) for backend in backends)
+    return sum(max(1, -(-len(backend.slots) // _slots_width(width))) for backend in backends)
 
 
-def _cells(cells: Sequence[ShownSlot], signs: Signs) -> Text:
+def _slots(slots: Sequence[ShownSlot], signs: Signs) -> Text:
     row = Text()
-    for cell in cells:
-        row.append(signs.of(cell.state), style=_CELL_STYLES.get(cell.state, ""))
+    for slot in slots:
+        row.append(signs.of(slot.state), style=_SLOT_STYLES.get(slot.state, ""))
     return row
 
 
 def _in_words(backend: ShownBackend) -> Text:
     """Return the number of slots in each state, and the reason if the backend does not serve."""
-    counts = Counter(cell.state for cell in backend.cells)
-    said = [f"{count} {state}" for state in _CELL_STYLES if (count := counts[state])]
+    counts = Counter(slot.state for slot in backend.slots)
+    said = [f"{count} {state}" for state in _SLOT_STYLES if (count := counts[state])]
     if counts["quarantined"]:
         said.append(f"oldest {backend.quarantined_oldest_s:.0f} s")
     if backend.reason and backend.state != "ready":

@@ -51,7 +51,7 @@ class ShownBackend:
     name: str
     state: str
     reason: str
-    cells: tuple[ShownSlot, ...]
+    slots: tuple[ShownSlot, ...]
     quarantined_oldest_s: float = 0.0
 
 
@@ -152,18 +152,18 @@ def _snapshot(status: Document, requests: list[ShownRequest], rate: float, *, ra
 
 
 def _backend(facts: Document) -> ShownBackend:
-    slots = facts.get("slots") or {}
-    told = [_cell(cell) for cell in _list(facts, "cells")]
+    counts = facts.get("slots") or {}
+    listed = [_slot(slot) for slot in _list(facts, "cells")]
     return ShownBackend(
         name=_text(facts, "name"),
         state=_text(facts, "state"),
         reason=_text(facts, "reason"),
-        cells=tuple(told or _counted(slots)),
-        quarantined_oldest_s=_number(slots, "quarantined_oldest_s"),
+        slots=tuple(listed or _counted(counts)),
+        quarantined_oldest_s=_number(counts, "quarantined_oldest_s"),
     )
 
 
-def _cell(facts: Document) -> ShownSlot:
+def _slot(facts: Document) -> ShownSlot:
     return ShownSlot(_text(facts, "state"), _text(facts, "tenant"), _number(facts, "age_s"))
 
 

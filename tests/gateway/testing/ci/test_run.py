@@ -141,7 +141,7 @@ class Running:
             assert self.process.poll() is None
             assert time.monotonic() < end
             time.sleep(0.01)
-        self.told = json.loads(self.ready.read_text())
+        self.facts = json.loads(self.ready.read_text())
 
     def __enter__(self) -> Running:
         return self
@@ -164,9 +164,9 @@ def test_a_command_that_does_not_exist_is_named() -> None:
 
 def test_the_ready_file_has_the_url_and_is_removed_at_the_end(tmp_path: Path) -> None:
     with Running(tmp_path) as running:
-        assert running.told["url"].startswith("http://127.0.0.1:")
-        assert running.told["key"].startswith("sg-")
-        assert running.told["models"][0] == "fake"
+        assert running.facts["url"].startswith("http://127.0.0.1:")
+        assert running.facts["key"].startswith("sg-")
+        assert running.facts["models"][0] == "fake"
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(10) == 0
     assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ def ended(
 def verdict_of(*contexts: RequestContext, expected: frozenset[str] = frozenset()) -> Verdict:
     verdict = Verdict(expected)
     for context in contexts:
-        verdict.hear(context)
+        verdict.note_request(context)
     return verdict
 
 
@@ -55,13 +55,13 @@ def test_scripted_and_expected_failures_do_not_fail_a_run() -> None:
         ended(502, "upstream_broken", request_id="surprise"),
         expected=frozenset({"idle_timeout"}),
     )
-    assert [asked.id for asked in verdict.unexpected(lambda name: name == "asked-for")] == ["surprise"]
+    assert [request.id for request in verdict.unexpected(lambda name: name == "asked-for")] == ["surprise"]
 
 
 def test_health_requests_are_ignored() -> None:
     health = ended()
     health.model = None
-    assert verdict_of(health).asked == []
+    assert verdict_of(health).requests == []
 
 
 def test_the_summary_names_failed_and_unmatched_requests() -> None:

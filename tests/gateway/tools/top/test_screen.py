@@ -52,7 +52,7 @@ def test_sixty_columns_keep_the_important_columns() -> None:
 
 def test_states_are_told_apart_without_colour() -> None:
     states = ("idle", "prefill", "generating", "working", "quarantined", "foreign")
-    backend = replace(shown().backends[0], cells=tuple(map(ShownSlot, states)))
+    backend = replace(shown().backends[0], slots=tuple(map(ShownSlot, states)))
     for signs in (UNICODE, ASCII):
         text = printed(replace(shown(), backends=(backend,)), 160, signs=signs)
         row = next(line for line in text.split("\n") if line.startswith("gpu0"))
@@ -89,5 +89,5 @@ def test_an_estimated_rate_and_draining_are_marked() -> None:
 
 
 def test_many_slots_take_more_lines_and_none_is_missing() -> None:
-    backend = replace(shown().backends[0], cells=(ShownSlot("generating"),) * 300)
+    backend = replace(shown().backends[0], slots=(ShownSlot("generating"),) * 300)
     assert printed(replace(shown(), backends=(backend,), requests=()), 80).count("█") >= 300

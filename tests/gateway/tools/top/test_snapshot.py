@@ -12,7 +12,7 @@ from tests.gateway.tools.top.snapshots import ENDED, FRAME, LIVE, STATUS, reques
 
 def test_a_frame_has_backends_tenants_and_requests() -> None:
     snapshot = shown()
-    assert [cell.state for cell in snapshot.backends[0].cells] == [
+    assert [cell.state for cell in snapshot.backends[0].slots] == [
         "generating",
         "prefill",
         "quarantined",
@@ -41,10 +41,10 @@ def test_a_full_frame_replaces_earlier_requests() -> None:
 
 def test_polled_documents_give_slot_counts_and_an_estimated_rate() -> None:
     snapshot = of_poll(STATUS, {"requests": [*LIVE, *ENDED, request(90)]})
-    assert snapshot.backends[1].cells == (ShownSlot("idle"), ShownSlot("idle"))
+    assert snapshot.backends[1].slots == (ShownSlot("idle"), ShownSlot("idle"))
     assert (snapshot.tokens_per_s, snapshot.rate_is_live) == (3 * 210 / 30, False)
     slots = STATUS["backends"][0] | {"cells": []}
-    counted = of_poll(STATUS | {"backends": [slots]}, {}).backends[0].cells
+    counted = of_poll(STATUS | {"backends": [slots]}, {}).backends[0].slots
     assert [cell.state for cell in counted] == [
         "working",
         "working",
