@@ -1,4 +1,4 @@
-"""What a request asks of admission."""
+"""A demand: the slots that a request needs, and the facts by which admission chooses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Demand", "Priority"]
 
 
 class Priority(IntEnum):
-    """Lower goes first, but never always: see `admission.fair_order`."""
+    """The lower value goes first, but not always; see `admission.fair_order`."""
 
     INTERACTIVE = 0
     BATCH = 1
@@ -23,23 +23,23 @@ class Demand:
     width: int = 1
     """Slots needed at once, at least 1."""
     cost: float = 1.0
-    """Estimated work in tokens: what the tenant's share is charged with."""
+    """Estimated work in tokens. The tenant's share is charged with it."""
     priority: Priority = Priority.INTERACTIVE
     body_bytes: int = 0
     """Size of the body that waits with the ticket."""
 
     tokens: int = 0
-    """Room in the context that prompt and answer need, where slots share one; 0: nobody has to know."""
+    """Tokens of the context that prompt and answer need; 0 if no pool of the model shares a context."""
     open_ended: bool = False
-    """Whether the answer has no limit: then `tokens` is the prompt alone, and the pool sets a limit."""
+    """True if the answer has no limit. Then `tokens` is the prompt alone, and the pool sets a limit."""
     warm_slots: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """By the names of pools: the number of the slot that did it, where slots have numbers."""
+    """Pool name -> id of the slot that probably holds this prompt's prefix (numbered pools only)."""
     numbered: bool = True
-    """Whether the backend can be told in the request which of its slots to use."""
+    """True if the request can tell the backend which slot to use."""
     isolated: bool = False
-    """Whether nothing of it may be left in a slot that somebody else gets."""
+    """True if nothing of the request may be left in a slot that another request gets."""
     warmth: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """By the names of pools: how much of the work each has probably done already, in bytes of the prompt."""
+    """Pool name -> bytes of the prompt that its backend probably has in its cache."""
 
     def __post_init__(self) -> None:
         if self.width < 1:

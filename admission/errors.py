@@ -1,8 +1,6 @@
-"""Why admission says no.
+"""The reasons for which admission refuses a demand.
 
-    Refused            carried to whoever asked; `.refusal` is one of the values below
-
-Admission knows no status codes; the gateway translates each refusal once, at its border.
+Admission knows no status codes. The gateway translates each refusal into an HTTP error in one place.
 """
 
 from __future__ import annotations
@@ -14,25 +12,25 @@ __all__ = ["Refusal", "Refused"]
 
 class Refusal(Enum):
     QUEUE_FULL = "queue_full"
-    """The model's or the tenant's places, or the bytes that may wait, are taken."""
+    """The places of the model or the tenant are taken, or the bytes that may wait are."""
     TENANT_CONCURRENCY = "tenant_concurrency"
-    """The tenant already has as many requests in the gateway as it may."""
+    """The tenant has as many requests in the gateway as it may have."""
     RATE_LIMITED = "rate_limited"
-    """The tenant has used up what it may ask for in a minute."""
+    """The tenant has used up its requests or tokens of a minute."""
     QUOTA_EXCEEDED = "quota_exceeded"
     """The tenant has used up its tokens of the day."""
     QUEUE_TIMEOUT = "queue_timeout"
-    """The longest wait is over."""
+    """The request has waited for `queue_timeout_s`."""
     NO_BACKEND = "no_backend"
-    """Nothing serves this model, now or soon, or not as widely as asked."""
+    """No backend serves this model, or none has as many slots as the demand needs."""
     DRAINING = "draining"
     """The gateway is shutting down."""
 
 
 class Refused(Exception):
-    """A demand was not queued, or its wait has ended.
+    """A demand was not queued.
 
-    `detail` is a sentence for people; `retry_after_s` an estimate from the observed service rate.
+    `detail` is a sentence for people. `retry_after_s` is an estimate from the observed service rate.
     """
 
     def __init__(self, refusal: Refusal, detail: str, retry_after_s: float | None = None) -> None:

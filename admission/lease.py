@@ -1,16 +1,16 @@
 """A lease: the right to `width` slots of one backend, until it is released.
 
-The life of a lease is three states and never goes back:
+A lease has three states and never goes back:
 
     GRANTED --start()--> STARTED --release()--> RELEASED
        \\-------------------release()--------------^
 
-`start()` is called when the upstream's response headers come: from then on the backend is known to
-have taken a slot for it. `release()` states how the work ended, because that decides what becomes
-of the slot. It is synchronous, never awaits, and only the first call counts, so that it can stand at
-the earliest right moment *and* in a `finally`.
+`start()` is called when the upstream's response headers come: from then on the backend is known to have taken
+a slot for the request. `release()` states how the work ended, because this decides if the slot is idle or
+must be verified. It never awaits, and only the first call has an effect, so it can stand at the earliest
+right moment *and* in a `finally`.
 
-`settle_cost()` may come before or after the release: what the work cost in truth is often known later.
+`settle_cost()` may come before or after the release, because the real cost is often known later.
 
 This module never awaits and knows nothing of HTTP.
 """
@@ -32,25 +32,25 @@ class LeaseState(Enum):
 
 
 class Outcome(Enum):
-    """How a lease ended, as far as its slots are concerned."""
+    """The end of a lease, as far as its slots are concerned."""
 
     FINISHED = "finished"
-    """The upstream completed its message by itself: its slots are idle."""
+    """The upstream completed its message, so its slots are idle."""
     REFUSED = "refused"
-    """A complete answer that was no success: no slot was taken, or it is over."""
+    """The upstream completed an error response: it took no slot, or the slot is idle again."""
     UNUSED = "unused"
-    """Nothing ever reached the upstream: its slots were never touched, and its tenant is not charged."""
+    """Nothing reached the upstream. Its slots were not used, and the tenant is not charged."""
     ABANDONED = "abandoned"
-    """Anything else. The backend may still be busy: its slots must be verified before reuse."""
+    """Any other end. The backend may still be busy, so its slots must be verified before reuse."""
 
     @property
     def verified(self) -> bool:
-        """Whether the slots are known to be idle at the moment of release."""
+        """True if the slots are known to be idle at the release."""
         return self is not Outcome.ABANDONED
 
 
 class Lease:
-    """Made by the scheduler only; one a granted ticket."""
+    """The scheduler makes one for every granted ticket."""
 
     __slots__ = (
         "_clock",
@@ -79,22 +79,22 @@ class Lease:
         on_release: Callable[[Lease], None],
         width: int | None = None,
     ) -> None:
-        """`width` where it is not what the demand asks for."""
+        """`width` is given where it differs from the demand's."""
         self.demand = demand
         self.pool_name = pool_name
         self.width = demand.width if width is None else width
-        """How many slots it holds: what the demand asks for, or more where its pool says so."""
+        """The number of slots that it holds: the demand's width, or all slots if the pool requires it."""
         self.slots: tuple[int, ...] = ()
-        """Their numbers, where its pool numbers them."""
+        """The ids of its slots; empty if the pool does not number them."""
         self.tokens = 0
-        """Its part of the context, where the slots of its pool share one."""
+        """Its tokens of a shared context; 0 if the pool has none."""
         self.answer_limit: int | None = None
-        """To how many tokens each of its answers is to be limited, if they have no limit of their own."""
+        """The token limit to set for each of its answers; None: they have one, or run alone."""
         self.granted_at = clock()
         self.started_at: float | None = None
         self.delivered = False
-        """Whether the upstream has sent an event of this request: it then notices a closed
-        connection at its next write, and not only at its one-second check."""
+        """True once the upstream has sent an event of this request. It then notices a closed connection at
+        its next write, and not only at its check every second."""
         self.outcome: Outcome | None = None
         self.state = LeaseState.GRANTED
         self._clock = clock
@@ -110,13 +110,13 @@ class Lease:
         return self.state is not LeaseState.RELEASED
 
     def start(self) -> None:
-        """The upstream's response headers are here. Without effect unless the lease is GRANTED."""
+        """Note that the upstream's response headers have come. Has no effect unless the lease is GRANTED."""
         if self.state is LeaseState.GRANTED:
             self.state = LeaseState.STARTED
             self.started_at = self._clock()
 
     def settle_cost(self, cost: float) -> None:
-        """What the work cost in truth, in tokens. May be called again; the last call counts."""
+        """State the real cost of the work in tokens. May be called again; the last call counts."""
         self._on_cost(cost)
 
     def release(self, outcome: Outcome) -> None:

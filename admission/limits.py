@@ -1,15 +1,15 @@
-r"""What a tenant may ask for in a minute and in a day.
+r"""The limits of a tenant in a minute and in a day.
 
     reserve(estimate) --the request ran--> settle(real count)
                       \--it never ran----> refund()
 
-The limits of a minute are token buckets: full at first, filled evenly, each request takes its estimate and
-the difference to the real count is taken or given back when that is known. A level may go below nothing by
-such a correction: then the tenant waits for longer. The limit of a day counts UTC days; what the day has seen
-before this process began is handed to `restore`. A request whose estimate is more than a limit could ever
-give is let in when the limit is untouched: it is the backend's to say what is too long.
+The limits of a minute are token buckets. They are full at first and fill evenly. Each request takes its
+estimate, and when the real count is known, the difference is taken or given back. Such a correction can make
+a level negative; then the tenant waits for longer. The limit of a day counts UTC days, and `restore` adds the
+usage from before this process began. A request whose estimate exceeds a whole limit is let in while the limit
+is unused, because the backend decides which prompts are too long.
 
-A reservation that is refused takes nothing, from any of the limits. Pure: the clocks are given.
+A refused reservation takes nothing from any limit. This module reads no clock; the clocks are arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """None: without limit."""
+    """The limits of one tenant. None means no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -36,16 +36,16 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """Of one limit of a minute."""
+    """The state of one limit of a minute, as clients see it in headers."""
 
     limit: int
     remaining: int
     full_in_s: float
-    """Until nothing of it is used."""
+    """Seconds until the limit is unused again."""
 
 
 class TokenBucket:
-    """`limit` a minute, all of which may be taken at once."""
+    """`limit` per minute. All of it may be taken at once."""
 
     __slots__ = ("_at", "_level", "limit")
 
@@ -58,16 +58,16 @@ class TokenBucket:
         return f"<TokenBucket {self._level:.0f}/{self.limit}>"
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until this much can be taken; 0 if it can now."""
+        """Return the seconds until this amount can be taken, 0 if it can be now."""
         lacking = min(amount, self.limit) - self._filled(now)
         return max(0.0, lacking * _MINUTE_S / self.limit)
 
     def take(self, amount: float, now: float) -> None:
-        """A negative amount is given back."""
+        """Take an amount, or give back a negative one."""
         self._level = min(float(self.limit), self._filled(now) - amount)
 
     def resize(self, limit: int, now: float) -> None:
-        """What was used stays used, but makes no debt that was not there."""
+        """Change the limit. What was used stays used, but the level does not become negative by this."""
         before = self._filled(now)
         self._level = max(limit - (self.limit - before), min(before, 0.0))
         self.limit = limit
@@ -86,7 +86,7 @@ class TokenBucket:
 
 
 class TenantAccount:
-    """One tenant's limits, and what is used of them."""
+    """The limits of one tenant and its usage."""
 
     __slots__ = ("_limiter", "limits", "requests", "tokens", "used_today")
 
@@ -105,7 +105,7 @@ class TenantAccount:
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
     def check(self, tokens: float) -> None:
-        """Raises `Refused` with the first limit that is in the way."""
+        """Raise `Refused` for the first limit that leaves no room."""
         now, limits = self._limiter.clock(), self.limits
         quota = limits.tokens_per_day
         if quota is not None and self.used_today + min(tokens, quota) > quota:
@@ -119,7 +119,7 @@ class TenantAccount:
                 raise Refused(Refusal.RATE_LIMITED, detail, wait)
 
     def take(self, requests: int, tokens: float, day: datetime.date) -> None:
-        """Negative amounts are given back; what belongs to an earlier day does not touch this one."""
+        """Take amounts, or give back negative ones. The tokens of an earlier day do not change this day's."""
         now = self._limiter.clock()
         if self.requests is not None:
             self.requests.take(requests, now)
@@ -130,7 +130,7 @@ class TenantAccount:
 
 
 class UsageReservation:
-    """What one request has taken of its tenant's limits."""
+    """The part of its tenant's limits that one request has taken."""
 
     __slots__ = ("_account", "_day", "_tokens")
 
@@ -140,13 +140,13 @@ class UsageReservation:
         self._day = day
 
     def settle(self, tokens: float) -> None:
-        """It came to so many tokens. The last call counts."""
+        """Replace the estimate by the real count. The last call counts."""
         if self._account is not None:
             self._account.take(0, tokens - self._tokens, self._day)
             self._tokens = tokens
 
     def refund(self) -> None:
-        """It never ran: as if it had not been asked."""
+        """Give everything back, because the request never ran."""
         if self._account is not None:
             self._account.take(-1, -self._tokens, self._day)
             self._account = None
@@ -154,7 +154,7 @@ class UsageReservation:
 
 class Limiter:
     def __init__(self, clock: Callable[[], float], utc: Callable[[], datetime.datetime]) -> None:
-        """`clock` is monotonic, in seconds; `utc` says what day it is."""
+        """`clock` returns monotonic seconds, `utc` the time of day."""
         self.clock = clock
         self._utc = utc
         self.day = utc().date()
@@ -164,9 +164,9 @@ class Limiter:
         return f"<Limiter of {len(self._accounts)} tenants>"
 
     def configure(self, limits: Mapping[str, TenantLimits]) -> None:
-        """The limits by tenant, from now on; what was used before stays used.
+        """Set the limits by tenant name. Earlier usage stays counted.
 
-        A tenant without limits has an account too: a quota that it is given later counts the whole day.
+        A tenant without limits has an account too, so a quota that it gets later counts the whole day.
         """
         for tenant in self._accounts.keys() - limits.keys():
             del self._accounts[tenant]
@@ -177,14 +177,17 @@ class Limiter:
                 self._accounts[tenant] = TenantAccount(wanted, self)
 
     def restore(self, day: datetime.date, tokens: Mapping[str, float]) -> None:
-        """What was used on this day before this process began."""
+        """Add the tokens that were used on this day before this process began."""
         if day == self.day:
             for tenant, used in tokens.items():
                 if tenant in self._accounts:
                     self._accounts[tenant].used_today += used
 
     def reserve(self, tenant: str, tokens: float) -> UsageReservation:
-        """Take one request and the estimated tokens. Raises `Refused`, and then nothing is taken."""
+        """Take one request and the estimated tokens.
+
+        Raises `Refused` and takes nothing if a limit is in the way.
+        """
         self._turn_the_day()
         account = self._accounts.get(tenant)
         if account is not None:
@@ -193,7 +196,7 @@ class Limiter:
         return UsageReservation(account, tokens, self.day)
 
     def requests_of(self, tenant: str) -> RateState | None:
-        """None without such a limit."""
+        """Return the state of the request limit, or None without one."""
         account = self._accounts.get(tenant)
         return account.requests.state(self.clock()) if account and account.requests else None
 
@@ -202,12 +205,12 @@ class Limiter:
         return account.tokens.state(self.clock()) if account and account.tokens else None
 
     def quota_of(self, tenant: str) -> int | None:
-        """Tokens a day; None without such a limit."""
+        """Return the tokens per day, or None without such a limit."""
         account = self._accounts.get(tenant)
         return account.limits.tokens_per_day if account else None
 
     def used_today(self, tenant: str) -> float:
-        """Tokens, those that are reserved included; 0 for a tenant that is not configured."""
+        """Return the tokens used or reserved today, 0 for a tenant that is not configured."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         return account.used_today if account else 0.0

@@ -1,9 +1,9 @@
-"""Wide tickets: a ticket that needs several slots of one backend at once.
+"""The reservation of a pool for a wide ticket, which needs several slots of one backend at once.
 
-Slots free one by one, so a wide ticket that merely waited its turn would never see enough of them. When
+Slots become free one by one, so a wide ticket that only waited its turn would never see enough of them. When
 it comes first in a pool's order and does not fit, it reserves the pool, which then holds the slots that
-become free until the width is there. Held slots are idle slots, so holding has an end: after `hold_s`
-the pool *yields* to those who do fit for `YIELD_S`, then holds again, twice as long:
+become free until the width is there. Held slots are idle, so holding has an end: after `hold_s`
+the pool *yields* to tickets that fit for `YIELD_S`, then holds again, twice as long:
 
     holding --hold_s over--> yielding --YIELD_S over--> holding (2 * hold_s) ...
 
@@ -26,7 +26,7 @@ YIELD_S = 1.0
 
 
 class PoolReservation:
-    """One pool's: for one ticket at a time, or none."""
+    """The reservation of one pool, for at most one ticket at a time."""
 
     __slots__ = ("_hold_s", "_holding", "_phase_ends_at", "ticket")
 
@@ -38,12 +38,12 @@ class PoolReservation:
 
     def __repr__(self) -> str:
         if self.ticket is None:
-            return "<PoolReservation for nobody>"
+            return "<PoolReservation of no ticket>"
         return f"<PoolReservation {'holds' if self._holding else 'yields'} for {self.ticket!r}>"
 
     @property
     def holds(self) -> bool:
-        """Whether others must leave this pool's free slots alone just now."""
+        """True while other tickets get no slot of this pool."""
         return self.ticket is not None and self._holding
 
     def begin(self, ticket: Ticket, now: float) -> None:
@@ -53,11 +53,11 @@ class PoolReservation:
         self._phase_ends_at = now + FIRST_HOLD_S
 
     def end(self) -> None:
-        """The ticket got its slots, here or elsewhere, or will not get them here."""
+        """End the reservation: the ticket has its slots, here or elsewhere, or cannot get them here."""
         self.ticket = None
 
     def advance(self, now: float) -> None:
-        """Time has passed."""
+        """Change the phase if it is over."""
         while self.ticket is not None and now >= self._phase_ends_at:
             if self._holding:
                 self._phase_ends_at += YIELD_S
@@ -67,5 +67,5 @@ class PoolReservation:
             self._holding = not self._holding
 
     def next_change_at(self) -> float | None:
-        """When the phase changes; after `advance` never in the past."""
+        """Return the time at which the phase changes, or None. After `advance` it is never in the past."""
         return self._phase_ends_at if self.ticket is not None else None

@@ -72,15 +72,16 @@ class QuarantinedSlot:
     """A probe that leaves from then on shows the slot busy if it is."""
     delivered: bool
     refills: bool
-    """Whether the request may hold more work than slots: what is deferred takes the place of what ends."""
+    """True if the request may have more work than slots. Deferred work then takes the place of work that
+    ends."""
     number: int | None = None
-    """Which slot it is, where that is known."""
+    """The id of the slot; None if the pool does not number its slots."""
     isolated: bool = False
-    """Whether nothing of its request may be left in it."""
+    """True if nothing of its request may be left in it."""
     tokens: int = 0
-    """Its part of the context, where slots share one."""
+    """Its tokens of a shared context."""
     probed: bool = False
-    """Whether a probe has left since the close."""
+    """True once a probe has left since the close."""
 
     @classmethod
     def of(cls, lease: Lease, now: float, *, number: int | None, refills: bool) -> QuarantinedSlot:
@@ -91,7 +92,7 @@ class QuarantinedSlot:
 
     @property
     def noticed_at_a_write(self) -> bool:
-        """Whether asking cannot keep it alive: it decodes, if no probe found it busy."""
+        """True if a probe cannot keep its work alive: it was decoding, and no probe has left since."""
         return self.delivered and not self.probed
 
     @property
@@ -103,7 +104,7 @@ class QuarantinedSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotProbe:
-    """A question under way: when it left, and the leases that had their slots by then."""
+    """A request to `/slots` under way: when it left, and the leases that certainly had their slots then."""
 
     sent_at: float
     certain: tuple[Lease, ...]
@@ -111,7 +112,7 @@ class SlotProbe:
 
 @dataclass(slots=True, eq=False)
 class ProbeResult:
-    """What one answer showed, less what has ended since."""
+    """The tasks that one answer named, without those that have ended since."""
 
     sent_at: float
     running: frozenset[Hashable]
@@ -119,7 +120,7 @@ class ProbeResult:
 
     @property
     def stale_at_most(self) -> int:
-        """How many running tasks may belong to slots that are quarantined."""
+        """The number of running tasks that may belong to quarantined slots."""
         return len(self.running) - sum(lease.live for lease in self.certain)
 
 
@@ -136,7 +137,7 @@ class Quarantine:
         self._results: list[ProbeResult] = []
 
     def __repr__(self) -> str:
-        return f"<Quarantine {len(self.slots)} slots, {len(self._results)} views>"
+        return f"<Quarantine {len(self.slots)} slots, {len(self._results)} results>"
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -160,13 +161,13 @@ class Quarantine:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)
 
     def closed_before(self, probe: SlotProbe) -> int:
-        """How many quarantined slots the probe may have seen busy."""
+        """Return the number of quarantined slots that the probe may have seen busy."""
         return sum(slot.closed_at <= probe.sent_at for slot in self.slots)
 
     # -- when to ask
 
     def next_probe_at(self, *, foreign: int) -> float | None:
-        """When the next probe may leave; None while there is nothing to ask."""
+        """Return the time at which the next probe may leave, or None if none is needed."""
         wanted = min((slot.wants_probe_at for slot in self.slots), default=None)
         if self.shared or foreign:
             again = 0.0 if self._asked_at is None else self._asked_at + SHARED_S
@@ -210,22 +211,22 @@ class Quarantine:
 
     def _add_result(self, latest: ProbeResult) -> None:
         self._results.append(latest)
-        for view in self._results:
-            view.running &= latest.running
+        for result in self._results:
+            result.running &= latest.running
         if len(self._results) > _MAX_RESULTS:
             del self._results[1::2]
 
     def _return_idle(self, busy: Collection[int]) -> list[QuarantinedSlot]:
-        """Keep as many slots as may be busy by every view: those seen busy first, oldest last."""
-        room = {view: view.stale_at_most for view in self._results}
+        """Keep as many slots as may be busy by every result: those seen busy first, oldest last."""
+        room = {result: result.stale_at_most for result in self._results}
         kept: list[QuarantinedSlot] = []
         newest_first = reversed(self.slots)
         for slot in sorted(newest_first, key=lambda slot: slot.number not in busy):
-            judging = [view for view in self._results if view.sent_at >= slot.visible_from]
-            if all(room[view] > 0 for view in judging):
+            judging = [result for result in self._results if result.sent_at >= slot.visible_from]
+            if all(room[result] > 0 for result in judging):
                 kept.append(slot)
-                for view in judging:
-                    room[view] -= 1
+                for result in judging:
+                    room[result] -= 1
         returned = self._keep(kept)
         if not self.slots:
             self._results.clear()

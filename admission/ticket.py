@@ -3,8 +3,8 @@
     QUEUED --> GRANTED      a lease stands in `lease`
        \\----> WITHDRAWN    by its owner, or by the queue (`refusal` says why)
 
-A ticket is settled exactly once; `on_settled` is then called, synchronously, from within whatever
-call settled it. It must not raise, must not await and should do no more than wake its owner.
+A ticket is settled exactly once. `on_settled` is then called synchronously, by the call that settled it. It
+must not raise, and should do no more than wake the ticket's owner.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Ticket:
         """Its number in the order of arrival."""
         self.enqueued_at = enqueued_at
         self.counts_from = enqueued_at
-        """The same by the clock of its, which stands still while the model loads."""
+        """The time of its arrival by its model queue's clock, which stands still while the model loads."""
         self.on_settled = on_settled
         self.patient_until: float | None = None
-        """How long it declines a cold slot, once it was offered one."""
+        """The time until which it declines cold slots; None until it was offered one."""
         self.state = TicketState.QUEUED
         self.lease: Lease | None = None
         self.refusal: Refusal | None = None
@@ -68,7 +68,7 @@ class Ticket:
         self.on_settled()
 
     def withdraw(self, refusal: Refusal | None) -> None:
-        """Leave the queue: with a refusal when the queue ends the wait, without when the owner does."""
+        """Settle the ticket without a lease. `refusal` is None if its owner left."""
         self._settle(TicketState.WITHDRAWN)
         self.refusal = refusal
         self.on_settled()

@@ -1,7 +1,7 @@
-"""The clock by which the waits of a model's queue are counted: it stands still while the model loads.
+"""The clock that counts the waits in a model's queue. It stands still while the model loads.
 
-Until a moment that is known beforehand, so that no wait is for ever. All waits of a queue stand still
-together: whoever came first is also due first.
+It does so until a known time at the latest, so that no wait is endless. All waits of a queue stand still
+together, so the ticket that came first also times out first.
 
 This module never awaits and reads no clock.
 """
@@ -23,7 +23,7 @@ class WaitingClock:
         return f"<WaitingClock {'runs' if self._since is None else f'stands until {self._until:g}'}>"
 
     def stand_still(self, now: float, until: float | None) -> None:
-        """From now until then at the latest; None: it runs again."""
+        """Stop the clock until this time at the latest, or let it run again if the time is None."""
         if self._since is not None:
             if until == self._until:
                 return
@@ -36,6 +36,6 @@ class WaitingClock:
         return now - self._stood_s - standing
 
     def when(self, time: float) -> float:
-        """The real time at which this clock shows `time`, as far as is known now."""
+        """Return the real time at which this clock will show `time`, if nothing changes before."""
         still = 0.0 if self._since is None else self._until - self._since
         return time + self._stood_s + still

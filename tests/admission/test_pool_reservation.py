@@ -68,7 +68,7 @@ def test_the_next_ticket_begins_with_a_short_hold() -> None:
 
 def test_a_reservation_shows_what_it_does() -> None:
     reservation = PoolReservation()
-    assert repr(reservation) == "<PoolReservation for nobody>"
+    assert repr(reservation) == "<PoolReservation of no ticket>"
     reservation.begin(ticket_of(2), 0.0)
     assert repr(reservation) == "<PoolReservation holds for <Ticket #1 t/m x2 queued>>"
     reservation.advance(FIRST_HOLD_S)

@@ -279,10 +279,10 @@ def test_what_is_kept_of_answers_is_bounded() -> None:
         probe = backend.pool.probe_sent(backend.now)
         backend.pool.probe_answered(probe, frozenset(running), backend.now)
         backend.now += SPACING_S
-    views = int(repr(backend.pool.quarantine).split()[-2])
-    assert views <= 32
+    results = int(repr(backend.pool.quarantine).split()[-2])
+    assert results <= 32
     assert backend.ask("", after_s=SPACING_S) == 1
-    assert repr(backend.pool.quarantine) == "<Quarantine 0 slots, 0 views>"
+    assert repr(backend.pool.quarantine) == "<Quarantine 0 slots, 0 results>"
 
 
 # -- several answers together
