@@ -1,4 +1,4 @@
-"""What every endpoint that takes a slot asks before it takes a place in the queue, and tells the backend."""
+"""Checks of a model's backends before a request queues, and the headers that a backend receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_served", "upstream_headers", "widest"]
 
 
 def check_served(backends: list[Backend]) -> None:
-    """Raises `CapacityError` where no backend of the model is worth waiting for."""
+    """Raise `CapacityError` if no backend of the model is worth waiting for."""
     now = asyncio.get_running_loop().time()
     if all(backend.hopeless(now) for backend in backends):
         reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
@@ -25,14 +25,14 @@ def check_served(backends: list[Backend]) -> None:
 
 
 def widest(backends: list[Backend]) -> int:
-    """The most slots that one request could get; 0 while no backend has said how many it has."""
+    """Return the most slots that one request can get, 0 while no backend has stated its number."""
     return max((backend.pool.total for backend in backends), default=0)
 
 
 def upstream_headers(
     scope: Scope, context: RequestContext, *, stream: bool = False, content_type: bytes = b"application/json"
 ) -> Headers:
-    """What of the client's request the backend sees: an allow-list."""
+    """Return the headers for the backend. It gets no others of the client's headers than these."""
     headers: Headers = [
         (b"content-type", content_type),
         (b"accept", b"text/event-stream" if stream else b"application/json"),

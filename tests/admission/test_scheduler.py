@@ -62,7 +62,7 @@ def test_a_slot_that_frees_goes_to_the_next_in_the_same_call() -> None:
     assert pool.free == 0
 
 
-def test_a_slot_in_doubt_is_granted_to_nobody_before_it_is_known_to_be_idle() -> None:
+def test_a_quarantined_slot_is_not_granted() -> None:
     pool = SlotPool("gpu", 1)
     simulation = Simulation(pool)
     running, waiting = simulation.submit(), simulation.submit()
@@ -130,7 +130,7 @@ def test_a_withdrawn_ticket_is_out_and_its_owner_is_called_once() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_whoever_leaves_the_others_keep_their_order(position: int) -> None:
+def test_a_withdrawal_leaves_the_order_of_the_others(position: int) -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     simulation.submit()
     waiting = [simulation.submit() for _ in range(3)]
@@ -170,7 +170,7 @@ def test_draining_ends_every_wait_refuses_newcomers_and_lets_leases_run() -> Non
 # -- bounds
 
 
-def test_a_full_queue_refuses_who_would_have_to_wait() -> None:
+def test_a_full_queue_refuses_tickets_that_would_wait() -> None:
     simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue=2))
     simulation.submit()
     waiting = [simulation.submit(f"t{number}") for number in range(2)]
@@ -226,7 +226,7 @@ def test_a_tenant_has_no_more_in_the_gateway_than_it_may() -> None:
     assert simulation.submit().ticket.queued
 
 
-def test_what_was_refused_leaves_nothing_behind() -> None:
+def test_a_refused_ticket_leaves_nothing_behind() -> None:
     simulation = Simulation(SlotPool("gpu", 2), limits=limits(max_queue=1))
     simulation.submit(seconds=5.0)
     simulation.submit(seconds=9.0)
@@ -310,7 +310,7 @@ def test_tickets_of_a_model_that_nobody_serves_any_more_are_refused_and_no_other
 
 
 @pytest.mark.parametrize("how", ["absent", "no pools"])
-def test_a_model_that_nobody_serves_is_refused(how: str) -> None:
+def test_a_model_without_a_backend_is_refused(how: str) -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     if how == "no pools":
         simulation.route(nobody=[])
@@ -329,7 +329,7 @@ def test_models_that_share_a_pool_share_it_fairly() -> None:
     assert simulation.run_until(lambda: other.granted) <= 1.0
 
 
-def test_a_ticket_for_a_busy_pool_stops_nobody_at_another() -> None:
+def test_a_ticket_for_a_busy_pool_does_not_block_another_pool() -> None:
     busy, idle = SlotPool("busy", 1), SlotPool("idle", 1)
     simulation = Simulation(a=[busy], b=[busy, idle])
     simulation.submit(model="a")
