@@ -37,7 +37,7 @@ _STAGES = {
 
 
 class Loader:
-    """Belongs to the running event loop. Also takes the operator's orders (`operations.Orders`)."""
+    """Belongs to the running event loop. Also runs operators' actions (`admin.actions.BackendActions`)."""
 
     def __init__(
         self,
