@@ -1,15 +1,21 @@
-r"""The limits of a tenant in a minute and in a day.
+r"""The limits of a tenant: requests a minute, tokens a minute, tokens a day.
 
     reserve(estimate) --the request ran--> settle(real count)
                       \--it never ran----> refund()
 
-The limits of a minute are token buckets. They are full at first and fill evenly. Each request takes its
-estimate, and when the real count is known, the difference is taken or given back. Such a correction can make
-a level negative; then the tenant waits for longer. The limit of a day counts UTC days, and `restore` adds the
-usage from before this process began. A request whose estimate exceeds a whole limit is let in while the limit
-is unused, because the backend decides which prompts are too long.
+The limits of a minute are token buckets: full at first and filled evenly. Each request takes its estimate,
+and the difference to the real count is taken or given back when that is known. A level may go below zero by
+such a correction: then the tenant waits for longer. Requests that need no slot have a bucket of their own.
 
-A refused reservation takes nothing from any limit. This module reads no clock; the clocks are arguments.
+The limit of a day counts UTC days. `restore` hands in what was used before this process began.
+
+**A reservation is not use.** Running requests hold their estimates, which are mostly too high. So only what
+is settled can use up a day. Where reservations alone are in the way, the tenant is told to come again when a
+running request will probably have ended. A request whose estimate is above the rest of a day reserves the
+rest (`of_day`), and its answer is to be limited to that. A request whose estimate is above what a minute
+could ever give is let in when the minute is untouched.
+
+A reservation that is refused takes nothing from any of the limits. This module is pure: the clocks are given.
 """
 
 from __future__ import annotations
@@ -23,11 +29,13 @@ from slotgate.admission.errors import Refusal, Refused
 __all__ = ["Limiter", "RateState", "TenantLimits", "UsageReservation"]
 
 _MINUTE_S = 60.0
+_UNKNOWN_DURATION_S = 2.0
+_SMOOTHING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """The limits of one tenant. None means no limit."""
+    """None means without limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -36,47 +44,52 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """The state of one limit of a minute, as clients see it in headers."""
+    """The state of one limit of a minute."""
 
     limit: int
     remaining: int
+    """What can be taken now; running reservations are subtracted."""
     full_in_s: float
-    """Seconds until the limit is unused again."""
+    """Seconds until nothing of it is used, if no running request used anything."""
 
 
 class TokenBucket:
-    """`limit` per minute. All of it may be taken at once."""
+    """`limit` a minute, all of which may be taken at once."""
 
-    __slots__ = ("_at", "_level", "limit")
+    __slots__ = ("_at", "_level", "limit", "reserved")
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
+        self.reserved = 0.0
+        """The part of what was taken that belongs to requests which still run."""
         self._level = float(limit)
         self._at = now
 
     def __repr__(self) -> str:
-        return f"<TokenBucket {self._level:.0f}/{self.limit}>"
+        return f"<TokenBucket {self._level:.0f}/{self.limit}, {self.reserved:.0f} reserved>"
 
-    def wait_s(self, amount: float, now: float) -> float:
-        """Return the seconds until this amount can be taken, 0 if it can be now."""
-        lacking = min(amount, self.limit) - self._filled(now)
-        return max(0.0, lacking * _MINUTE_S / self.limit)
+    def wait_s(self, amount: float, now: float, *, settled: bool = False) -> float:
+        """Seconds until this much can be taken; 0 if it can be taken now.
+
+        `settled` asks as if the requests that still run had used nothing.
+        """
+        level = self._filled(now) + (self.reserved if settled else 0.0)
+        return max(0.0, (min(amount, self.limit) - level) * _MINUTE_S / self.limit)
 
     def take(self, amount: float, now: float) -> None:
-        """Take an amount, or give back a negative one."""
+        """Take this much; a negative amount is given back."""
         self._level = min(float(self.limit), self._filled(now) - amount)
 
     def resize(self, limit: int, now: float) -> None:
-        """Change the limit. What was used stays used, but the level does not become negative by this."""
+        """What was used stays used, but makes no debt that was not there."""
         before = self._filled(now)
         self._level = max(limit - (self.limit - before), min(before, 0.0))
         self.limit = limit
 
     def state(self, now: float) -> RateState:
         level = self._filled(now)
-        return RateState(
-            self.limit, max(0, int(level)), max(0.0, (self.limit - level) * _MINUTE_S / self.limit)
-        )
+        used = max(0.0, self.limit - level - self.reserved)
+        return RateState(self.limit, max(0, int(level)), used * _MINUTE_S / self.limit)
 
     def _filled(self, now: float) -> float:
         grown = (now - self._at) * self.limit / _MINUTE_S
@@ -86,75 +99,159 @@ class TokenBucket:
 
 
 class TenantAccount:
-    """The limits of one tenant and its usage."""
+    """One tenant's limits, and what is used and reserved of them."""
 
-    __slots__ = ("_limiter", "limits", "requests", "tokens", "used_today")
+    __slots__ = (
+        "_duration_s",
+        "_limiter",
+        "limits",
+        "requests",
+        "reserved_today",
+        "slot_free_requests",
+        "tokens",
+        "used_today",
+    )
 
     def __init__(self, limits: TenantLimits, limiter: Limiter) -> None:
         self._limiter = limiter
+        self._duration_s = _UNKNOWN_DURATION_S
         self.limits = limits
         self.requests: TokenBucket | None = None
+        self.slot_free_requests: TokenBucket | None = None
+        """For requests that need no slot: as many a minute as of the others, counted apart."""
         self.tokens: TokenBucket | None = None
         self.used_today = 0.0
+        self.reserved_today = 0.0
+        """Estimates of the requests of this day that still run."""
         self.change(limits)
 
     def change(self, limits: TenantLimits) -> None:
         now = self._limiter.clock()
         self.limits = limits
         self.requests = _bucket(self.requests, limits.requests_per_minute, now)
+        self.slot_free_requests = _bucket(self.slot_free_requests, limits.requests_per_minute, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
-    def check(self, tokens: float) -> None:
-        """Raise `Refused` for the first limit that leaves no room."""
-        now, limits = self._limiter.clock(), self.limits
-        quota = limits.tokens_per_day
-        if quota is not None and self.used_today + min(tokens, quota) > quota:
-            detail = (
-                f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used or reserved"
-            )
-            raise Refused(Refusal.QUOTA_EXCEEDED, detail, self._limiter.day_ends_in_s())
-        for bucket, amount, what in ((self.requests, 1.0, "requests"), (self.tokens, tokens, "tokens")):
-            if bucket is not None and (wait := bucket.wait_s(amount, now)) > 0:
-                detail = f"this tenant may use {bucket.limit} {what} a minute"
-                raise Refused(Refusal.RATE_LIMITED, detail, wait)
-
-    def take(self, requests: int, tokens: float, day: datetime.date) -> None:
-        """Take amounts, or give back negative ones. The tokens of an earlier day do not change this day's."""
+    def reserve(self, tokens: float, least: float) -> UsageReservation:
+        """Raises `Refused` with the first limit that is in the way, and takes nothing then."""
         now = self._limiter.clock()
-        if self.requests is not None:
-            self.requests.take(requests, now)
+        of_day = self._of_day(tokens, least)
+        _take_request(self.requests, now, check_only=True)
+        if self.tokens is not None and (wait := self.tokens.wait_s(tokens, now)) > 0:
+            settled = self.tokens.wait_s(tokens, now, settled=True)
+            detail = f"this tenant may use {self.tokens.limit} tokens a minute"
+            raise Refused(Refusal.RATE_LIMITED, detail, max(settled, min(wait, self._retry_s)))
+        _take_request(self.requests, now)
+        self.reserved_today += of_day
         if self.tokens is not None:
             self.tokens.take(tokens, now)
+            self.tokens.reserved += tokens
+        return UsageReservation(self, tokens, of_day, self._limiter.day, began_at=now, bucket=self.tokens)
+
+    def take_slot_free_request(self) -> None:
+        """Raises `Refused`."""
+        _take_request(self.slot_free_requests, self._limiter.clock())
+
+    def release(self, reservation: UsageReservation) -> None:
+        """The reservation's request runs no longer: what it holds is given back."""
+        if reservation.day == self._limiter.day:
+            self.reserved_today = max(0.0, self.reserved_today - reservation.of_day)
+        if reservation.bucket is not None:
+            reservation.bucket.reserved -= reservation.tokens
+            reservation.bucket.take(-reservation.tokens, self._limiter.clock())
+
+    def use(self, tokens: float, day: datetime.date) -> None:
+        """Count tokens of a day; a negative number is given back. An earlier day leaves this one alone."""
+        if self.tokens is not None:
+            self.tokens.take(tokens, self._limiter.clock())
         if day == self._limiter.day:
             self.used_today += tokens
 
+    def give_back_request(self) -> None:
+        if self.requests is not None:
+            self.requests.take(-1, self._limiter.clock())
+
+    def ended(self, began_at: float) -> None:
+        """A request that ran has ended: learn how long this tenant's requests take."""
+        took = self._limiter.clock() - began_at
+        self._duration_s += _SMOOTHING * (took - self._duration_s)
+
+    @property
+    def _retry_s(self) -> float:
+        """Seconds until a running request has probably ended."""
+        return max(0.1, self._duration_s)
+
+    def _of_day(self, tokens: float, least: float) -> float:
+        """The part of an estimate that is reserved of the day. Raises `Refused` if there is no room."""
+        quota = self.limits.tokens_per_day
+        if quota is None or tokens <= 0:
+            return max(0.0, tokens)
+        rest = quota - self.used_today
+        if rest <= 0 or (self.used_today and rest < least):
+            detail = f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used"
+            raise Refused(Refusal.QUOTA_EXCEEDED, detail, self._limiter.day_ends_in_s())
+        wanted = min(tokens, rest)
+        if wanted > rest - self.reserved_today:
+            detail = (
+                f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used and "
+                f"{self.reserved_today:.0f} are reserved by running requests"
+            )
+            raise Refused(Refusal.RATE_LIMITED, detail, self._retry_s)
+        return wanted
+
 
 class UsageReservation:
-    """The part of its tenant's limits that one request has taken."""
+    """What one running request holds of its tenant's limits."""
 
-    __slots__ = ("_account", "_day", "_tokens")
+    __slots__ = ("_account", "_began_at", "_used", "bucket", "day", "of_day", "tokens")
 
-    def __init__(self, account: TenantAccount | None, tokens: float, day: datetime.date) -> None:
+    def __init__(
+        self,
+        account: TenantAccount | None,
+        tokens: float,
+        of_day: float,
+        day: datetime.date,
+        *,
+        began_at: float,
+        bucket: TokenBucket | None,
+    ) -> None:
+        """`account` is None for a tenant without limits. The tokens were taken from `bucket`, if any."""
+        self.bucket = bucket
+        self.tokens = tokens
+        self.of_day = of_day
+        self.day = day
         self._account = account
-        self._tokens = tokens
-        self._day = day
+        self._began_at = began_at
+        self._used: float | None = None
+        """Tokens that were settled; None while the request runs."""
 
     def settle(self, tokens: float) -> None:
-        """Replace the estimate by the real count. The last call counts."""
-        if self._account is not None:
-            self._account.take(0, tokens - self._tokens, self._day)
-            self._tokens = tokens
+        """The request ran and used so many tokens. The last call counts."""
+        if self._account is None:
+            return
+        if self._used is None:
+            self._account.release(self)
+            self._account.ended(self._began_at)
+            self._used = 0.0
+        self._account.use(tokens - self._used, self.day)
+        self._used = tokens
 
     def refund(self) -> None:
-        """Give everything back, because the request never ran."""
-        if self._account is not None:
-            self._account.take(-1, -self._tokens, self._day)
-            self._account = None
+        """The request never ran: everything is as if it had not been asked."""
+        account = self._account
+        if account is None:
+            return
+        if self._used is None:
+            account.release(self)
+        else:
+            account.use(-self._used, self.day)
+        account.give_back_request()
+        self._account = None
 
 
 class Limiter:
     def __init__(self, clock: Callable[[], float], utc: Callable[[], datetime.datetime]) -> None:
-        """`clock` returns monotonic seconds, `utc` the time of day."""
+        """`clock` is monotonic, in seconds; `utc` says what day it is."""
         self.clock = clock
         self._utc = utc
         self.day = utc().date()
@@ -164,9 +261,9 @@ class Limiter:
         return f"<Limiter of {len(self._accounts)} tenants>"
 
     def configure(self, limits: Mapping[str, TenantLimits]) -> None:
-        """Set the limits by tenant name. Earlier usage stays counted.
+        """The limits by tenant, from now on; what was used before stays used.
 
-        A tenant without limits has an account too, so a quota that it gets later counts the whole day.
+        A tenant without limits has an account too: a quota that it is given later counts the whole day.
         """
         for tenant in self._accounts.keys() - limits.keys():
             del self._accounts[tenant]
@@ -177,43 +274,66 @@ class Limiter:
                 self._accounts[tenant] = TenantAccount(wanted, self)
 
     def restore(self, day: datetime.date, tokens: Mapping[str, float]) -> None:
-        """Add the tokens that were used on this day before this process began."""
+        """What was used on this day before this process began."""
         if day == self.day:
             for tenant, used in tokens.items():
                 if tenant in self._accounts:
                     self._accounts[tenant].used_today += used
 
-    def reserve(self, tenant: str, tokens: float) -> UsageReservation:
-        """Take one request and the estimated tokens.
+    def reserve(self, tenant: str, tokens: float, least: float = 0.0) -> UsageReservation:
+        """Take one request and the estimated tokens. Raises `Refused`, and takes nothing then.
 
-        Raises `Refused` and takes nothing if a limit is in the way.
+        `least` is the part of the estimate that the request uses in any case: its prompt.
         """
         self._turn_the_day()
         account = self._accounts.get(tenant)
+        if account is None:
+            return UsageReservation(None, 0.0, 0.0, self.day, began_at=0.0, bucket=None)
+        return account.reserve(tokens, least)
+
+    def take_slot_free_request(self, tenant: str) -> None:
+        """Count a request that needs no slot. Raises `Refused` if there are too many in this minute."""
+        account = self._accounts.get(tenant)
         if account is not None:
-            account.check(tokens)
-            account.take(1, tokens, self.day)
-        return UsageReservation(account, tokens, self.day)
+            account.take_slot_free_request()
+
+    def give_back_slot_free_request(self, tenant: str) -> None:
+        """The backend failed to serve it."""
+        account = self._accounts.get(tenant)
+        if account is not None and account.slot_free_requests is not None:
+            account.slot_free_requests.take(-1.0, self.clock())
 
     def requests_of(self, tenant: str) -> RateState | None:
-        """Return the state of the request limit, or None without one."""
+        """The limit of requests that take a slot. None without such a limit."""
         account = self._accounts.get(tenant)
         return account.requests.state(self.clock()) if account and account.requests else None
+
+    def slot_free_requests_of(self, tenant: str) -> RateState | None:
+        """The limit of requests that need no slot. None without such a limit."""
+        account = self._accounts.get(tenant)
+        bucket = account.slot_free_requests if account else None
+        return bucket.state(self.clock()) if bucket else None
 
     def tokens_of(self, tenant: str) -> RateState | None:
         account = self._accounts.get(tenant)
         return account.tokens.state(self.clock()) if account and account.tokens else None
 
     def quota_of(self, tenant: str) -> int | None:
-        """Return the tokens per day, or None without such a limit."""
+        """Tokens a day; None without such a limit."""
         account = self._accounts.get(tenant)
         return account.limits.tokens_per_day if account else None
 
     def used_today(self, tenant: str) -> float:
-        """Return the tokens used or reserved today, 0 for a tenant that is not configured."""
+        """Tokens that ended requests have used; 0 for a tenant that is not configured."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         return account.used_today if account else 0.0
+
+    def reserved_today(self, tenant: str) -> float:
+        """Tokens that running requests hold of this day; 0 for a tenant that is not configured."""
+        self._turn_the_day()
+        account = self._accounts.get(tenant)
+        return account.reserved_today if account else 0.0
 
     def day_ends_in_s(self) -> float:
         now = self._utc()
@@ -225,7 +345,18 @@ class Limiter:
         if today != self.day:
             self.day = today
             for account in self._accounts.values():
-                account.used_today = 0.0
+                account.used_today = account.reserved_today = 0.0
+
+
+def _take_request(bucket: TokenBucket | None, now: float, *, check_only: bool = False) -> None:
+    """Raises `Refused` if the minute has no request left."""
+    if bucket is None:
+        return
+    if (wait := bucket.wait_s(1.0, now)) > 0:
+        detail = f"this tenant may use {bucket.limit} requests a minute"
+        raise Refused(Refusal.RATE_LIMITED, detail, wait)
+    if not check_only:
+        bucket.take(1.0, now)
 
 
 def _bucket(before: TokenBucket | None, limit: int | None, now: float) -> TokenBucket | None:

@@ -85,6 +85,8 @@ def _facts_so_far(context: RequestContext, progress: Progress, now: float) -> di
     return context.facts(now) | {
         "outcome": "running" if context.granted_at is not None else "queued",
         "ttft_ms": None if first is None else round((first - context.began_at) * 1000, 1),
+        "prompt_tokens": progress.prompt_tokens,
+        "cached_tokens": progress.cached_tokens,
         "completion_tokens": progress.tokens,
     }
 

@@ -42,8 +42,8 @@ class BodyFormat:
     """True if the protocol has `stream_options.include_usage`."""
     prefix: Callable[[Mapping[str, Any], bytes], PromptPrefix] = _session_only
     """Hashes the prompt, given the body's members and the session key."""
-    bytes_per_token: int = 4
-    """A rough ratio, for estimates."""
+    chooses_fields: bool = False
+    """True if `response_fields` may leave the token counts out of an answer (llama.cpp's own protocol)."""
 
     @property
     def generates(self) -> bool:

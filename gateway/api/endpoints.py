@@ -31,8 +31,6 @@ Json = dict[str, Any]
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 """llama-server reads these names on every path but `/v1/messages`; the first one given counts."""
 _COUNTS = ("n_cmpl", "n")
-_AUDIO_BYTES_PER_TOKEN = 2000
-"""A second of audio has 16,000 samples of two bytes, and becomes about 16 tokens. A guess for all formats."""
 
 
 # -- the gateway's identity in a response that is not a stream
@@ -225,6 +223,7 @@ ENDPOINTS = (
             limit_names=_LIMITS,
             own_limit="n_predict",
             streams=True,
+            chooses_fields=True,
         ),
         NativeDialect,
     ),
@@ -232,7 +231,12 @@ ENDPOINTS = (
         "infill",
         ("/infill",),
         BodyFormat(
-            prefix=text_prefix, count_names=_COUNTS, limit_names=_LIMITS, own_limit="n_predict", streams=True
+            prefix=text_prefix,
+            count_names=_COUNTS,
+            limit_names=_LIMITS,
+            own_limit="n_predict",
+            streams=True,
+            chooses_fields=True,
         ),
         NativeDialect,
     ),
@@ -260,7 +264,7 @@ ENDPOINTS = (
     Endpoint(
         "transcriptions",
         ("/v1/audio/transcriptions",),
-        BodyFormat(limit_names=("max_tokens",), streams=True, bytes_per_token=_AUDIO_BYTES_PER_TOKEN),
+        BodyFormat(limit_names=("max_tokens",), streams=True),
         TranscriptionDialect,
         multipart=True,
         numbered=False,

@@ -20,6 +20,8 @@ __all__ = ["AddedOptions", "RequestParameters"]
 T = TypeVar("T")
 
 _EXPECTED_OUTPUT_TOKENS = 256
+_COUNT_FIELDS = ("timings", "tokens_evaluated", "tokens_predicted")
+"""Members of llama.cpp's native answers that hold token counts."""
 _MAX_OUTPUT_TOKENS = 2**31 - 1
 """llama-server's limits have 32 bits. An estimate far beyond that would make a tenant's account so large that
 floating point rounds off its earlier usage when the estimate is corrected."""
@@ -52,6 +54,8 @@ class RequestParameters:
     running_usage: bool
     """The client wants the usage so far in every chunk (`stream_options.continuous_usage_stats`)."""
     timings_per_token: bool
+    withheld: tuple[str, ...] = ()
+    """Members that the gateway asks for to count tokens, and takes out of the answer again."""
 
     @classmethod
     def from_members(cls, members: dict[str, Any], body_format: BodyFormat) -> RequestParameters:
@@ -71,6 +75,7 @@ class RequestParameters:
             include_usage=_flag(stream_options, "include_usage"),
             running_usage=_flag(stream_options, "continuous_usage_stats"),
             timings_per_token=bool(members.get("timings_per_token")),
+            withheld=_counts_left_out(members) if body_format.chooses_fields else (),
         )
 
     @property
@@ -86,17 +91,12 @@ class RequestParameters:
         """
         return max(self.n, min(self.parts, max(1, slots)))
 
-    def prompt_cost(self, body_bytes: int) -> float:
-        """Estimate the tokens of the prompt from the size of the body."""
-        return body_bytes / self.format.bytes_per_token
-
-    def cost(self, body_bytes: int, tenant: TenantIdentity) -> float:
-        """Estimate the tokens of prompt and answer. The tenant is charged with them until they are known."""
-        prompt = self.prompt_cost(body_bytes)
+    def cost(self, prompt_tokens: float, tenant: TenantIdentity) -> float:
+        """Estimate the tokens of prompt and answer. Limits reserve them until the real count is known."""
         if not self.format.generates:
-            return prompt
+            return prompt_tokens
         output = (_allowed(self.max_tokens, tenant) or _EXPECTED_OUTPUT_TOKENS) * self.parts
-        return prompt + min(output, _MAX_OUTPUT_TOKENS)
+        return prompt_tokens + min(output, _MAX_OUTPUT_TOKENS)
 
     def answer_tokens(self, tenant: TenantIdentity) -> int | None:
         """Return the most tokens that all parts of the answer can have together; None: there is no limit."""
@@ -121,6 +121,9 @@ class RequestParameters:
                 changes["cache_prompt"] = b"false"
         if "id_slot" in members and not tenant.allow_id_slot:
             changes["id_slot"] = None
+        if self.withheld:
+            fields = [*members["response_fields"], *self.withheld]
+            changes["response_fields"] = _dumped(fields, "response_fields")
         if added.usage:
             changes["stream_options"] = _with_usage(members.get("stream_options") or {})
         if added.timings:
@@ -139,12 +142,23 @@ def _flag(options: dict[str, Any], name: str) -> bool:
     return bool(_typed(options, name, bool, "true or false", "stream_options."))
 
 
+def _counts_left_out(members: dict[str, Any]) -> tuple[str, ...]:
+    """Return the members with token counts that `response_fields` leaves out of the answer."""
+    chosen = members.get("response_fields")
+    if not isinstance(chosen, list) or not chosen:
+        return ()
+    return tuple(name for name in _COUNT_FIELDS if name not in chosen)
+
+
 def _with_usage(options: dict[str, Any]) -> bytes:
+    return _dumped({**options, "include_usage": True}, "stream_options")
+
+
+def _dumped(value: object, name: str) -> bytes:
     try:
-        return orjson.dumps({**options, "include_usage": True})
+        return orjson.dumps(value)
     except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-        message = "stream_options is nested too deeply"
-        raise ClientError("invalid_request", message, param="stream_options") from error
+        raise ClientError("invalid_request", f"{name} is nested too deeply", param=name) from error
 
 
 def _token_limit(members: dict[str, Any], body_format: BodyFormat) -> int | None:

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope
 
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.json_bodies import JsonBodyCodec
+from slotgate.gateway.api.prompt_size import PromptSize, measured
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity, headers_of
 from slotgate.gateway.http.multipart import Form, boundary_of
@@ -29,6 +30,7 @@ class ParsedRequest:
     """The body as it came, or the form that holds its parts."""
     size: int
     """Bytes of the body."""
+    prompt: PromptSize
     content_type: bytes = _JSON
 
 
@@ -46,7 +48,7 @@ class RequestReader:
             body = await read_body(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)
             members = await self._bodies.parse(body)
             parameters = RequestParameters.from_members(members, endpoint.body_format)
-            return ParsedRequest(parameters, members, body, len(body))
+            return ParsedRequest(parameters, members, body, len(body), measured(members, body))
         content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
         async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s):
@@ -54,7 +56,8 @@ class RequestReader:
         form.finish()
         members = form.members()
         parameters = RequestParameters.from_members(members, endpoint.body_format)
-        return ParsedRequest(parameters, members, form, form.size, content_type)
+        prompt = PromptSize(0, audio_bytes=form.size)
+        return ParsedRequest(parameters, members, form, form.size, prompt, content_type)
 
     async def body_for_backend(
         self, parsed: ParsedRequest, tenant: TenantIdentity, upstream_model: str | None, added: AddedOptions

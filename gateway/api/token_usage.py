@@ -1,120 +1,288 @@
-"""The token counts of a request, read from its answer as it passes, in any of the protocols.
+"""The token counts of one request, read off its answer as it passes, in whatever protocol it is.
 
-llama-server states the counts in `usage`, which the Responses and Messages protocols put inside another
-object, or else in the `timings` of its finish chunk. If a stream ends before either has come, the deltas that
-passed are counted, and the usage is partial. For several choices or prompts llama-server states the counts of
-one of them only; then the deltas of all are counted, if they are more.
+Four rules keep the counts right on every ending:
+
+* The last statement counts. A backend may state running counts in every chunk; `message_start` on
+  `/v1/messages` states an output of 0 tokens that grows.
+* Unknown is not zero. A count that nothing has stated is None, and whoever books the request estimates it.
+* A stream that ended early is counted by the deltas that passed, or by the running count if that is higher.
+* An answer of several choices or prompts consists of parts. llama-server states the counts of each part in
+  that part's last chunk of a stream, but only those of the first part in an answer that is no stream. The
+  other parts are then estimated from their texts.
+
+Sources: `usage` (inside `response` on Responses, inside `message` on `/v1/messages`), else `timings`, else
+llama.cpp's `tokens_evaluated` and `tokens_predicted`, else `prompt_progress` (llama-server, tools/server).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["TokenUsage"]
 
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
-_COUNTS = (*_PROMPT, *_COMPLETION)
-_DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_CONTAINERS = ("response", "message")
-"""Members that may hold `usage` instead of the top level."""
-_MAX_TOKENS = 1 << 53
-"""A greater count is ignored: the sum of two could be too big a number for JSON."""
+_PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_AROUND = ("response", "message")
+"""Members in which a usage may stand instead of at the top."""
+_MOST_TOKENS = 1 << 53
+"""A greater count is ignored: sums of such counts could not be written as JSON."""
+_NOTHING, _PROGRESS, _NATIVE, _TIMINGS, _USAGE = range(5)
+
+
+@dataclass(slots=True)
+class _Part:
+    """The counts that were stated for one part of an answer. None: not stated yet."""
+
+    prompt: int | None = None
+    cached: int = 0
+    completion: int | None = None
+    reasoning: int | None = None
+    rank: int = _USAGE
+    """How far the source is trusted: `usage` is not overridden by `timings` that come later."""
+
+    def update(self, later: _Part) -> None:
+        """Take over the counts of a later statement. Messages state the prompt first and the output last."""
+        if later.rank < self.rank:
+            return
+        self.rank = later.rank
+        if later.prompt is not None:
+            self.prompt, self.cached = later.prompt, later.cached
+        if later.completion is not None:
+            self.completion = later.completion
+        if later.reasoning is not None:
+            self.reasoning = later.reasoning
 
 
 class TokenUsage:
-    __slots__ = ("cached_tokens", "completion_tokens", "deltas", "exact", "parts", "prompt_tokens")
+    """`choices` answers to each of `prompts` prompts. `deltas` counts the output chunks that have passed."""
 
-    def __init__(self, parts: int = 1) -> None:
-        self.parts = parts
-        """The number of parts in the answer: choices times prompts."""
+    __slots__ = ("_choices", "_extrapolated", "_parts", "_prompts", "deltas", "finished", "reasoning_deltas")
+
+    def __init__(self, choices: int = 1, prompts: int = 1) -> None:
+        self._choices = choices
+        self._prompts = prompts
+        self._parts: dict[object, _Part] = {}
+        """Index of the part, or a number of our own for a statement without an index."""
+        self._extrapolated = False
         self.deltas = 0
-        """Chunks with output that have passed."""
-        self.exact = False
-        """True once the backend has stated the final counts."""
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.completion_tokens = 0
+        self.reasoning_deltas = 0
+        """The deltas among `deltas` that carried reasoning."""
+        self.finished = False
+        """True once the answer has ended as a success: stated counts are final then."""
 
     def __repr__(self) -> str:
         sign = "" if self.exact else "~"
         return f"<TokenUsage {sign}{self.prompt_tokens}+{self.completed} tokens>"
 
+    # -- the counts
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of all prompts, cached ones included; None until every prompt's count has been stated.
+
+        Several choices share one prompt, which llama-server processes once.
+        """
+        stated = [part.prompt for part in self._parts.values() if part.prompt is not None]
+        if self.parts_expected == 1 or self._prompts == 1:
+            return max(stated, default=None)
+        return sum(stated) // self._choices if len(stated) >= self.parts_expected else None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the backend's cache, as far as stated."""
+        cached = [part.cached for part in self._parts.values() if part.prompt is not None]
+        if self._prompts == 1:
+            return min(cached, default=0)  # further choices find the prompt of the first one
+        return sum(cached) // self._choices
+
     @property
     def completed(self) -> int:
-        """The completion tokens: the stated count, else the deltas that passed."""
-        if self.exact and self.parts == 1:
-            return self.completion_tokens
-        return max(self.completion_tokens, self.deltas)
+        """Completion tokens: the stated count of a finished answer, else at least what has passed."""
+        stated = self._stated_completion
+        return stated if self._completion_is_final else max(stated, self.deltas)
 
-    def read(self, answer: dict[str, Any]) -> None:
-        """Take the counts from a chunk or a response body, if it states any."""
-        usage = answer.get("usage")
-        if usage is None:
-            for name in _CONTAINERS:
-                inner = answer.get(name)
-                if isinstance(inner, dict):
-                    usage = inner.get("usage")
-                    break
-        timings = answer.get("timings")
-        if isinstance(usage, dict) and any(isinstance(usage.get(name), int) for name in _COUNTS):
-            self._usage(usage)
-        elif isinstance(timings, dict) and not self.exact:
-            self._timings(timings)
+    @property
+    def reasoning_tokens(self) -> int:
+        """Completion tokens that were reasoning, as far as they can be told apart."""
+        stated = [part.reasoning for part in self._parts.values() if part.reasoning is not None]
+        return min(sum(stated) if stated else self.reasoning_deltas, self.completed)
 
-    def read_whole(self, answer: dict[str, Any] | list[Any]) -> None:
-        """Take the final counts from a response body. The counts of a list are the sums of its items."""
-        if isinstance(answer, dict):
-            self.read(answer)
-            self.settle()
-            return
-        for part in answer:
-            if isinstance(part, dict):
-                usage = TokenUsage()
-                usage.read(part)
-                self.prompt_tokens += usage.prompt_tokens
-                self.cached_tokens += usage.cached_tokens
-                self.completion_tokens += usage.completion_tokens
-        self.settle()
+    @property
+    def extrapolated(self) -> bool:
+        """True if the counts of some parts are estimated from their texts."""
+        return self._extrapolated
+
+    @property
+    def states_counts(self) -> bool:
+        """True if a finished answer stated its completion count for every part."""
+        return self.finished and self._completion_is_final
+
+    @property
+    def exact(self) -> bool:
+        """True if the answer is finished and the backend stated all counts of it."""
+        stated = self._completion_is_final or self.completed == 0  # nothing is generated for embeddings
+        return self.finished and stated and not self._extrapolated and self.prompt_tokens is not None
 
     def running_usage(self) -> dict[str, int]:
-        """Return the usage so far, as OpenAI's protocols write it."""
+        """The counts so far, as the `usage` of a chunk. A count that is not known yet is 0."""
+        prompt = self.prompt_tokens or 0
         return {
-            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens": prompt,
             "completion_tokens": self.completed,
-            "total_tokens": self.prompt_tokens + self.completed,
+            "total_tokens": prompt + self.completed,
         }
 
-    def _usage(self, usage: dict[str, Any]) -> None:
-        """Take the counts of a usage object.
+    # -- reading an answer
 
-        It completes an earlier one: the Messages protocol states the prompt at first, the output at last.
-        """
-        cached = _count(usage, "cache_read_input_tokens")
-        for name in _DETAILS:
-            details = usage.get(name)
-            if isinstance(details, dict):
-                cached = _count(details, "cached_tokens")
-        prompt = next((_count(usage, name) for name in _PROMPT if name in usage), None)
-        if prompt is not None:
-            # Anthropic's `input_tokens` does not include the cached tokens.
-            self.prompt_tokens = prompt + _count(usage, "cache_read_input_tokens")
-            self.cached_tokens = cached
-        completion = next((_count(usage, name) for name in _COMPLETION if name in usage), None)
-        if completion is not None:
-            self.completion_tokens = completion
-        self.exact = True
+    def read(self, answer: dict[str, Any]) -> None:
+        """Take the counts from a chunk, or from a whole answer, if it states any."""
+        stated = _stated_in(answer)
+        if stated is None:
+            return
+        index: object = _index_of(answer) if self.parts_expected > 1 else 0
+        if index is None:  # a usage chunk names no choice: llama-server sends one for each part
+            index = f"unnamed {len(self._parts)}"
+        self._parts.setdefault(index, _Part(rank=_NOTHING)).update(stated)
 
-    def _timings(self, timings: dict[str, Any]) -> None:
-        self.cached_tokens = _count(timings, "cache_n")
-        self.prompt_tokens = self.cached_tokens + _count(timings, "prompt_n")
-        self.completion_tokens = _count(timings, "predicted_n")
+    def read_whole(self, answer: dict[str, Any] | list[Any]) -> None:
+        """Take the counts from an answer that is no stream. A list holds one answer for each part."""
+        if isinstance(answer, dict):
+            self.read(answer)
+            if self.parts_expected > 1:
+                self._extrapolate(answer)
+        else:
+            for position, part in enumerate(answer):
+                stated = _stated_in(part) if isinstance(part, dict) else None
+                if stated is not None:
+                    self._parts.setdefault(position, _Part(rank=_NOTHING)).update(stated)
+        self.settle()
 
     def settle(self) -> None:
-        """The answer ended as a success, so the counts in `timings` are final."""
-        self.exact = self.exact or self.completion_tokens > 0
+        """The answer has ended as a success: what was stated is final."""
+        self.finished = True
+
+    # -- mechanism
+
+    @property
+    def parts_expected(self) -> int:
+        """The number of answers: `choices` for each prompt."""
+        return self._choices * self._prompts
+
+    @property
+    def _stated_completion(self) -> int:
+        return sum(part.completion or 0 for part in self._parts.values())
+
+    @property
+    def _completion_is_final(self) -> bool:
+        stated = sum(1 for part in self._parts.values() if part.completion is not None)
+        return self.finished and stated >= self.parts_expected
+
+    def _extrapolate(self, answer: dict[str, Any]) -> None:
+        """Count the parts whose counts llama-server leaves out, by their texts beside the first one's."""
+        choices = answer.get("choices")
+        first = next(iter(self._parts.values()), None)
+        if not isinstance(choices, list) or first is None or len(self._parts) > 1:
+            return
+        reference = choices[0] if choices else None
+        for position, choice in enumerate(choices[1:], start=1):
+            part = _Part()
+            if first.completion is not None:
+                part.completion = _proportional(first.completion, choice, reference)
+            if self._prompts == 1:
+                part.prompt, part.cached = first.prompt, first.cached
+            self._parts[f"extrapolated {position}"] = part
+            self._extrapolated = True
 
 
-def _count(counts: dict[str, Any], name: str) -> int:
+def _stated_in(answer: dict[str, Any]) -> _Part | None:
+    """The counts that a chunk or an answer states; None if it states none."""
+    usage = answer.get("usage")
+    for name in _AROUND:
+        inner = answer.get(name)
+        if usage is None and isinstance(inner, dict):
+            usage = inner.get("usage")
+    if isinstance(usage, dict):
+        part = _in_usage(usage)
+        if part is not None:
+            return part
+    timings = answer.get("timings")
+    if isinstance(timings, dict):
+        cached = _count(timings, "cache_n") or 0
+        prompt = cached + (_count(timings, "prompt_n") or 0)
+        return _Part(prompt, cached, _count(timings, "predicted_n"), rank=_TIMINGS)
+    if "tokens_evaluated" in answer or "tokens_predicted" in answer:
+        prompt_count, completion = _count(answer, "tokens_evaluated"), _count(answer, "tokens_predicted")
+        return _Part(prompt_count, 0, completion, rank=_NATIVE)
+    progress = answer.get("prompt_progress")
+    if isinstance(progress, dict):
+        return _Part(_count(progress, "total"), _count(progress, "cache") or 0, rank=_PROGRESS)
+    return None
+
+
+def _in_usage(usage: dict[str, Any]) -> _Part | None:
+    prompt = next((_count(usage, name) for name in _PROMPT if name in usage), None)
+    completion = next((_count(usage, name) for name in _COMPLETION if name in usage), None)
+    if prompt is None and completion is None:
+        return None
+    read_from_cache = _count(usage, "cache_read_input_tokens") or 0
+    cached = read_from_cache
+    for details in _details(usage, _PROMPT_DETAILS):
+        cached = _count(details, "cached_tokens") or 0
+    part = _Part(completion=completion)
+    if prompt is not None:
+        # Anthropic's `input_tokens` leaves out the tokens that were read from the cache.
+        part.prompt, part.cached = prompt + read_from_cache, cached
+    for details in _details(usage, _COMPLETION_DETAILS):
+        part.reasoning = _count(details, "reasoning_tokens")
+    return part
+
+
+def _details(usage: dict[str, Any], names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    return (details for name in names if isinstance(details := usage.get(name), dict))
+
+
+def _index_of(chunk: dict[str, Any]) -> int | None:
+    """The part of the answer that a chunk belongs to; None if the chunk does not say."""
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        index = choices[0].get("index")
+    else:
+        index = chunk.get("index")
+    return index if isinstance(index, int) else None
+
+
+def _text_length(value: object) -> int:
+    """Characters of all texts inside a choice: content, reasoning, arguments of tool calls."""
+    length, left = 0, [value]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, str):
+            length += len(inner)
+        elif isinstance(inner, dict):
+            left += [inner[name] for name in inner if name not in ("finish_reason", "role", "logprobs", "id")]
+        elif isinstance(inner, list):
+            left += inner
+    return length
+
+
+def _proportional(tokens: int, choice: object, reference: object) -> int:
+    """The tokens of a choice, by those of another one. Both have the same limit, which both may reach."""
+    if _stopped_by_limit(choice) and _stopped_by_limit(reference):
+        return tokens
+    length, of_length = _text_length(choice), _text_length(reference)
+    return round(tokens * length / of_length) if of_length else (tokens if length else 0)
+
+
+def _stopped_by_limit(choice: object) -> bool:
+    return isinstance(choice, dict) and choice.get("finish_reason") == "length"
+
+
+def _count(counts: dict[str, Any], name: str) -> int | None:
     value = counts.get(name)
-    return value if isinstance(value, int) and 0 < value <= _MAX_TOKENS else 0
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None

@@ -67,7 +67,7 @@ def routes(
     def handler_of(endpoint: Endpoint) -> ByMethod:
         if endpoint.takes_slot:
             return ByMethod(POST=Generate(settings, runtime, endpoint, reader))
-        return ByMethod(POST=WithoutSlot(settings, fleet, endpoint, reader))
+        return ByMethod(POST=WithoutSlot(settings, runtime, endpoint, reader))
 
     models = ByMethod(GET=ListModels(fleet.catalogue))
     for_operators: list[Route] = []

@@ -1,37 +1,94 @@
-"""How many tokens a prompt of so many bytes has at most, probably: by the densest of the same model lately.
+"""The one estimator of prompts: how many tokens a prompt of a given size has, learnt for each model.
 
-A mean would not do: what is estimated too small ends everything that runs beside it. So one prompt that is
-denser than expected (another language, numbers, code) counts at once, and is forgotten little by little.
+There are two questions. `expected` is the likely number, for limits and records: it uses running means.
+`at_most` is a number that is seldom exceeded, for backends whose slots share one context: a prompt that is
+estimated too small there ends everything that runs beside it. It uses the densest prompts of late, which are
+forgotten little by little.
+
+A picture counts as a bounded number of tokens, which is learnt from prompts with pictures.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotgate.gateway.api.prompt_size import PromptSize
 
 __all__ = ["PromptSizes"]
 
-UNKNOWN = 0.5
-"""Tokens a byte, before anything is known: code, or a language that is not the model's first."""
-_LEAST = 0.25
-"""Never fewer: four letters of English. A picture is many bytes for few tokens and says nothing of texts."""
-_FORGETTING = 0.1
+EXPECTED_PER_BYTE = 0.25
+"""Tokens a byte before anything is known: four letters of English a token."""
+MOST_PER_BYTE = 0.5
+"""The same for the upper bound: code, or a language that is not the model's first."""
+EXPECTED_PER_PICTURE = 800.0
+MOST_PER_PICTURE = 2048.0
+_PICTURE_BOUNDS = (16.0, 8192.0)
+AUDIO_BYTES_PER_TOKEN = 2000
+"""16,000 samples a second of two bytes, and about sixteen tokens a second: a rough guess for every format."""
+_LEAST_PER_BYTE = 0.25
+"""The upper bound never goes below this."""
+_LEAST_EXPECTED_PER_BYTE = 0.02
+_SMOOTHING = 0.1
 _MARGIN = 1.1
 TEMPLATE = 64
-"""Tokens that the model's template puts around the messages."""
+"""Tokens that the model's template puts around the messages; part of the upper bound."""
 _LEAST_BYTES = 256
-"""Of shorter bodies most is no prompt."""
+"""Of shorter bodies most is not prompt, so they teach nothing about text."""
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Tokens for a byte of text and for a picture: the mean, and the most of late."""
+
+    per_byte: float = EXPECTED_PER_BYTE
+    most_per_byte: float = MOST_PER_BYTE
+    per_picture: float = EXPECTED_PER_PICTURE
+    most_per_picture: float = MOST_PER_PICTURE
+
+
+_UNKNOWN = _Rates()
 
 
 class PromptSizes:
     def __init__(self) -> None:
-        self._tokens_per_byte: dict[str, float] = {}
+        self._models: dict[str, _Rates] = {}
 
     def __repr__(self) -> str:
-        return f"<PromptSizes of {len(self._tokens_per_byte)} models>"
+        return f"<PromptSizes of {len(self._models)} models>"
 
-    def note(self, model: str, body_bytes: int, tokens: int) -> None:
-        """A request for this model with so long a body had so many prompt tokens."""
-        if body_bytes >= _LEAST_BYTES and tokens > 0:
-            seen = max(_LEAST, tokens / body_bytes)
-            before = self._tokens_per_byte.get(model, UNKNOWN)
-            self._tokens_per_byte[model] = max(seen, before + _FORGETTING * (seen - before))
+    def note(self, model: str, size: PromptSize, tokens: int) -> None:
+        """A prompt of this size had so many tokens, as the backend stated."""
+        if tokens <= 0 or size.audio_bytes:
+            return
+        if size.pictures:
+            self._note_pictures(model, size, tokens)
+        elif size.text_bytes >= _LEAST_BYTES:
+            rates = self._models.setdefault(model, _Rates())
+            seen = tokens / size.text_bytes
+            rates.per_byte += _SMOOTHING * (max(_LEAST_EXPECTED_PER_BYTE, seen) - rates.per_byte)
+            rates.most_per_byte = _most(max(_LEAST_PER_BYTE, seen), rates.most_per_byte)
 
-    def estimate(self, model: str, body_bytes: int) -> int:
-        """Tokens; rather a few too many."""
-        return int(body_bytes * self._tokens_per_byte.get(model, UNKNOWN) * _MARGIN) + TEMPLATE
+    def expected(self, model: str, size: PromptSize) -> float:
+        """The likely number of tokens."""
+        rates = self._models.get(model, _UNKNOWN)
+        audio = size.audio_bytes / AUDIO_BYTES_PER_TOKEN
+        return size.text_bytes * rates.per_byte + size.pictures * rates.per_picture + audio
+
+    def at_most(self, model: str, size: PromptSize) -> int:
+        """A number of tokens that is seldom exceeded."""
+        rates = self._models.get(model, _UNKNOWN)
+        text = size.text_bytes * rates.most_per_byte * _MARGIN
+        audio = size.audio_bytes / AUDIO_BYTES_PER_TOKEN
+        return int(text + size.pictures * rates.most_per_picture * _MARGIN + audio) + TEMPLATE
+
+    def _note_pictures(self, model: str, size: PromptSize, tokens: int) -> None:
+        rates = self._models.setdefault(model, _Rates())
+        least, most = _PICTURE_BOUNDS
+        seen = min(max(least, (tokens - size.text_bytes * rates.per_byte) / size.pictures), most)
+        rates.per_picture += _SMOOTHING * (seen - rates.per_picture)
+        rates.most_per_picture = _most(seen, rates.most_per_picture)
+
+
+def _most(seen: float, before: float) -> float:
+    """A larger value counts at once; a smaller one pulls the most down little by little."""
+    return max(seen, before + _SMOOTHING * (seen - before))

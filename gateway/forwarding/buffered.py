@@ -34,26 +34,22 @@ class BufferedAnswer:
         self._fleet = runtime.fleet
         self._generation = generation
         self._context: RequestContext = generation.context
-        self._token_usage = generation.token_usage()
+        self._entry = generation.entry
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer, while there is one."""
         self._cut: GatewayError | None = None
-        self._lease: Lease | None = None
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Raises `GatewayError`, or `ClientGone` when the client left."""
         sent = False
-        try:
-            with self._holding(), until_client_gone(receive) as watch:
-                self._stop = watch.stop
-                reply = await self._answer()
-                self._stop = None
-                if self._cut is None:
-                    content_type = (b"content-type", reply.content_type)
-                    await send_whole(send, reply.status, [content_type], reply.body)
-                    sent = True
-        finally:
-            self._generation.book(self._token_usage, self._lease)
+        with self._holding(), until_client_gone(receive) as watch:
+            self._stop = watch.stop
+            reply = await self._answer()
+            self._stop = None
+            if self._cut is None:
+                content_type = (b"content-type", reply.content_type)
+                await send_whole(send, reply.status, [content_type], reply.body)
+                sent = True
         if watch.gone and not sent:
             raise ClientGone
         if self._cut is not None:
@@ -71,12 +67,12 @@ class BufferedAnswer:
             self._stop()
 
     def progress(self) -> Progress:
-        return Progress(self._lease, self._token_usage.completed, None)
+        return Progress.of(self._entry, None)
 
     async def _answer(self) -> Reply:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
-            lease = self._lease = await self._admitted()
+            lease = self._entry.lease = await self._admitted()
             try:
                 return await self._ask(lease)
             except GatewayError as error:
@@ -126,5 +122,10 @@ class BufferedAnswer:
         scrub = backend.scrubber(identity.model)
         endpoint = generation.endpoint
         return reply.rewritten(
-            identity, endpoint.stamp, scrub, token_usage=self._token_usage, may_be_text=endpoint.multipart
+            identity,
+            endpoint.stamp,
+            scrub,
+            token_usage=self._entry.usage,
+            withheld=generation.options.withheld,
+            may_be_text=endpoint.multipart,
         )

@@ -41,6 +41,7 @@ class Reply:
         scrub: Callable[[bytes], bytes],
         *,
         token_usage: TokenUsage | None = None,
+        withheld: tuple[str, ...] = (),
         may_be_text: bool = False,
     ) -> Reply:
         """The backend's success under the gateway's identity. Raises its error."""
@@ -55,6 +56,9 @@ class Reply:
             raise UpstreamError("upstream_broken", "the backend's answer is not a JSON object")
         if token_usage is not None:
             token_usage.read_whole(said)
+        for part in said if isinstance(said, list) else [said]:
+            for name in withheld if isinstance(part, dict) else ():
+                part.pop(name, None)
         stamp(said, identity)
         return replace(self, content_type=_JSON, body=encode(said))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slotgate.admission import Lease
+from slotgate.gateway.forwarding.books import BookEntry
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import ClientError, GatewayError
 
@@ -20,10 +21,20 @@ class Progress:
 
     lease: Lease | None
     """The last one that it got."""
+    prompt_tokens: int
+    """As stated so far, else 0."""
+    cached_tokens: int
     tokens: int
     """Generated so far; an answer that is no stream knows it at its end."""
     first_output_at: float | None
     """When the first of them came, where that can be seen."""
+
+    @classmethod
+    def of(cls, entry: BookEntry, first_output_at: float | None) -> Progress:
+        usage = entry.usage
+        return cls(
+            entry.lease, usage.prompt_tokens or 0, usage.cached_tokens, usage.completed, first_output_at
+        )
 
 
 class Cancellable(Protocol):

@@ -1,4 +1,4 @@
-"""One request that takes a slot, ready to be admitted and sent; and what its end leaves in the books."""
+"""One request that takes a slot, ready to be admitted and sent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import Dialect, FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
-from slotgate.gateway.api.token_usage import TokenUsage
-from slotgate.gateway.backends.prompt_sizes import PromptSizes
+from slotgate.gateway.forwarding.books import BookEntry
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body, with_members
@@ -28,11 +27,10 @@ class PreparedRequest:
     identity: Identity
     demand: Demand
     options: FrameOptions
+    entry: BookEntry
     supersede_key: bytes = b""
     """A newer request with this key ends the older one; empty: the request supersedes nothing."""
     prefix: PromptPrefix = field(default_factory=PromptPrefix)
-    sizes: PromptSizes = field(default_factory=PromptSizes)
-    """Learns from this request how long its model's prompts are."""
     limit_name: str = ""
     """The member that limits its answers."""
     queue_events: bool = False
@@ -46,24 +44,11 @@ class PreparedRequest:
         members = {}
         if len(lease.slots) == 1 and self.demand.numbered:
             members["id_slot"] = lease.slots[0]
-        if lease.answer_limit is not None:
-            members[self.limit_name] = lease.answer_limit
+        limits = [limit for limit in (lease.answer_limit, self.entry.answer_limit) if limit is not None]
+        if limits and self.limit_name:
+            members[self.limit_name] = min(limits)
         [document] = self.body
         return with_members(bytes(document), members)
 
-    def token_usage(self) -> TokenUsage:
-        return TokenUsage(parts=self.options.parts)
-
-    def dialect(self, token_usage: TokenUsage) -> Dialect:
-        return self.endpoint.dialect(self.identity, token_usage, self.options)
-
-    def book(self, token_usage: TokenUsage, lease: Lease | None) -> None:
-        """The request is over: note its token counts, and charge its tenant what it really cost."""
-        context = self.context
-        context.prompt_tokens = token_usage.prompt_tokens
-        context.cached_tokens = token_usage.cached_tokens
-        context.completion_tokens = token_usage.completed
-        context.partial = not token_usage.exact
-        if token_usage.exact and lease is not None:
-            lease.settle_cost(token_usage.prompt_tokens + token_usage.completed)
-            self.sizes.note(self.demand.model, self.demand.body_bytes, token_usage.prompt_tokens)
+    def dialect(self) -> Dialect:
+        return self.endpoint.dialect(self.identity, self.entry.usage, self.options)

@@ -48,14 +48,14 @@ class StreamedAnswer:
         self._generation = generation
         self._context: RequestContext = generation.context
         self._loop = asyncio.get_running_loop()
-        self._token_usage = generation.token_usage()
+        self._entry = generation.entry
+        self._token_usage = generation.entry.usage
         self._out: Downstream | None = None
         self._frames: Frames | None = None
         self._ticket: Ticket | None = None
         self._cut_error: GatewayError | None = None
         """Why the request was ended; where a backend was asked already, there is no second attempt."""
         self._relay: Relay | None = None
-        self._lease: Lease | None = None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `GatewayError` while the status is free, `ClientGone` when the client left."""
@@ -70,7 +70,7 @@ class StreamedAnswer:
             ):
                 out = self._out = self._downstream(scope, send, watch)
                 frames = self._frames = Frames(
-                    self._generation.dialect(self._token_usage), out, self._token_usage, self._loop.time
+                    self._generation.dialect(), out, self._token_usage, self._loop.time
                 )
                 watchdog = self._watchdog(out, frames, watch)
                 try:
@@ -86,7 +86,6 @@ class StreamedAnswer:
                 out.discard()
             if self._frames is not None:
                 self._context.first_output_at = self._frames.first_output_at
-            self._generation.book(self._token_usage, self._lease)
 
     def cancel(self, error: GatewayError) -> None:
         """End with this error, wherever the request is on its way."""
@@ -100,7 +99,7 @@ class StreamedAnswer:
 
     def progress(self) -> Progress:
         first_output_at = self._frames.first_output_at if self._frames is not None else None
-        return Progress(self._lease, self._token_usage.completed, first_output_at)
+        return Progress.of(self._entry, first_output_at)
 
     # -- the request's course
 
@@ -127,6 +126,7 @@ class StreamedAnswer:
         except Exception as error:
             failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
             self._context.code, self._context.message = failure.code, failure.message
+            self._entry.failure = failure
             if not out.committed:
                 raise failure from failure.__cause__
             out.close(frames.failure(failure))
@@ -136,7 +136,7 @@ class StreamedAnswer:
     async def _generate(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
         """Once, or twice where the first backend is known not to have begun."""
         for attempts_left in (1, 0):
-            lease = self._lease = await self._admitted(out)
+            lease = self._entry.lease = await self._admitted(out)
             try:
                 relay = await self._relayed(lease, out, frames, watchdog)
             finally:
@@ -220,7 +220,7 @@ class StreamedAnswer:
             backend.silent()
         if relay.error is None:
             self._token_usage.settle()
-            backend.states_usage = backend.states_usage and self._token_usage.exact
+            backend.states_usage = backend.states_usage and self._token_usage.states_counts
         return relay
 
     # -- deadlines and keep-alives

@@ -23,12 +23,13 @@ from slotgate.gateway.api.prompt_prefix import PromptPrefix
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.api.request_options import RequestOptions
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
+from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.models import Model
+from slotgate.gateway.forwarding.books import BookEntry, charged
 from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
-from slotgate.gateway.forwarding.rate_limits import within_limits
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.forwarding.streamed import StreamedAnswer
 from slotgate.gateway.http.context import RequestContext, TenantIdentity, context_of, headers_of
@@ -51,15 +52,16 @@ class Generate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
-        parsed = await self._reader.read(self._endpoint, scope, receive)
-        prepared = await self._prepare(scope, context, parsed)
-        limiter, cost = self._runtime.limiter, prepared.demand.cost
-        prompt_tokens = parsed.parameters.prompt_cost(parsed.size)
-        with within_limits(limiter, context, cost, prompt_tokens=prompt_tokens):
+        prepared = await self._prepare(
+            scope, context, await self._reader.read(self._endpoint, scope, receive)
+        )
+        with charged(self._runtime.limiter, context, prepared.entry, prepared.demand.cost):
             if context.stream:
                 await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
             else:
                 await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
+        if (tokens := prepared.entry.usage.prompt_tokens) is not None:
+            self._runtime.prompt_sizes.note(prepared.demand.model, prepared.entry.prompt, tokens)
 
     async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
         """Check the request against its model, and work out what to send and which slot to ask for."""
@@ -80,8 +82,12 @@ class Generate:
             identity=self._identity(request.model or model.name),
             demand=demand,
             options=self._frame_options(request, options, added),
+            entry=BookEntry(
+                TokenUsage(request.n, request.pieces),
+                parsed.prompt,
+                self._runtime.prompt_sizes.expected(model.name, parsed.prompt),
+            ),
             prefix=prefix,
-            sizes=self._runtime.prompt_sizes,
             limit_name=request.limit_name,
             queue_events=options.queue_events,
             supersede_key=options.supersede_key,
@@ -115,7 +121,9 @@ class Generate:
             tenant=tenant.name,
             model=model.name,
             width=parsed.parameters.width(widest(model.backends)),
-            cost=parsed.parameters.cost(parsed.size, tenant),
+            cost=parsed.parameters.cost(
+                self._runtime.prompt_sizes.expected(model.name, parsed.prompt), tenant
+            ),
             priority=Priority.BATCH if options.batch or tenant.batch_only else Priority.INTERACTIVE,
             body_bytes=parsed.size,
             warmth=affinity.warmth(prefix),
@@ -135,7 +143,7 @@ class Generate:
         if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
             return 0, False
         answer = parsed.parameters.answer_tokens(tenant)
-        return self._runtime.prompt_sizes.estimate(model.name, parsed.size) + (answer or 0), answer is None
+        return self._runtime.prompt_sizes.at_most(model.name, parsed.prompt) + (answer or 0), answer is None
 
     def _identity(self, model: str) -> Identity:
         prefix = self._endpoint.id_prefix
@@ -151,6 +159,7 @@ class Generate:
             running_usage=request.running_usage,
             strip_timings=added.timings,
             withhold_usage=added.usage,
+            withheld=request.withheld,
             parts=request.parts,
         )
 

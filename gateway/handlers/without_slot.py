@@ -15,10 +15,11 @@ from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.request import AddedOptions
 from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.backends.fleet import Fleet
+from slotgate.gateway.forwarding.books import slot_free_request
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers
 from slotgate.gateway.forwarding.fetch import Reply, fetch
-from slotgate.gateway.http.context import context_of
+from slotgate.gateway.forwarding.runtime import Runtime
+from slotgate.gateway.http.context import RequestContext, context_of
 from slotgate.gateway.http.disconnect import until_client_gone
 from slotgate.gateway.http.errors import CapacityError, ClientGone
 from slotgate.gateway.http.replies import send_whole
@@ -28,15 +29,22 @@ __all__ = ["WithoutSlot"]
 
 
 class WithoutSlot:
-    def __init__(self, settings: Settings, fleet: Fleet, endpoint: Endpoint, reader: RequestReader) -> None:
+    def __init__(
+        self, settings: Settings, runtime: Runtime, endpoint: Endpoint, reader: RequestReader
+    ) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._limiter = runtime.limiter
+        self._fleet = runtime.fleet
         self._endpoint = endpoint
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
+        with slot_free_request(self._limiter, context):
+            await self._serve(context, scope, receive, send)
+
+    async def _serve(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         parsed = await self._reader.read(self._endpoint, scope, receive)
         model = self._fleet.catalogue.resolve(parsed.parameters.model, context.tenant)
         context.model = model.name

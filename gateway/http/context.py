@@ -88,8 +88,12 @@ class RequestContext:
     cached_tokens: int = 0
     completion_tokens: int = 0
     ended_at: float | None = None
+    reasoning_tokens: int = 0
+    """The completion tokens that were reasoning, as far as they can be told apart."""
     partial: bool = False
-    """True if the token counts are what was forwarded, because the backend did not state them."""
+    """True if the answer ended early; the completion tokens are those that were forwarded."""
+    estimated: bool = False
+    """True if the backend did not state a count, of the prompt or of some choices, and it is an estimate."""
     traceparent: bytes = b""
     """The header for the backend that makes its spans part of the trace; empty if tracing is off."""
     headers: Headers = field(default_factory=list)
@@ -149,6 +153,9 @@ class RequestContext:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
+            "reasoning_tokens": self.reasoning_tokens or None,
+            "partial": self.partial or None,
+            "estimated": self.estimated or None,
         }
 
     def server_timing(self, now: float) -> bytes:

@@ -57,6 +57,12 @@ class PostgresStore:
             found = connection.execute("SELECT version FROM slotgate_schema WHERE part = 'usage'").fetchone()
             if found is not None and found[0] > schema.VERSION:
                 raise StoreFault(f"the table in {self.place} was made by a newer slotgate")
+            if found is not None and found[0] < schema.VERSION:
+                for statement in schema.upgrade(found[0]):
+                    connection.execute(statement.encode())
+                connection.execute(
+                    "UPDATE slotgate_schema SET version = %s WHERE part = 'usage'", [schema.VERSION]
+                )
             if found is None:
                 for statement in schema.create(day="DATE", time="TIMESTAMPTZ"):
                     connection.execute(statement.encode())

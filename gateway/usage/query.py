@@ -17,6 +17,8 @@ SUMS = {
     "prompt_tokens": "SUM(prompt_tokens)",
     "cached_tokens": "SUM(cached_tokens)",
     "completion_tokens": "SUM(completion_tokens)",
+    "reasoning_tokens": "SUM(reasoning_tokens)",
+    "estimated": "SUM(CASE WHEN estimated THEN 1 ELSE 0 END)",
 }
 """Name -> SQL expression of each sum, in the order of the output. The time in the queue follows them."""
 MOST_GROUPS = 10_000

@@ -19,8 +19,8 @@ _MOST = 2**53
 class UsageRecord(NamedTuple):
     """`key`, `backend`, `queue_ms`, `ttft_ms` and `code` are None if the request has none.
 
-    `partial` is True if the stream ended early and the backend stated no counts: then only the tokens that
-    were forwarded are counted.
+    `partial` is True if the answer ended early: then the completion tokens are those that were forwarded.
+    `estimated` is True if the backend did not state a count, of the prompt or of some choices.
     """
 
     ended_at: float
@@ -34,7 +34,9 @@ class UsageRecord(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
     partial: bool
+    estimated: bool
     queue_ms: float | None
     ttft_ms: float | None
     duration_ms: float
@@ -56,7 +58,9 @@ class UsageRecord(NamedTuple):
             prompt_tokens=min(context.prompt_tokens, _MOST),
             cached_tokens=min(context.cached_tokens, _MOST),
             completion_tokens=min(context.completion_tokens, _MOST),
+            reasoning_tokens=min(context.reasoning_tokens, _MOST),
             partial=context.partial,
+            estimated=context.estimated,
             queue_ms=_ms(context.queue_s),
             ttft_ms=_ms(context.first_output_s),
             duration_ms=_ms(context.duration_s) or 0.0,

@@ -6,9 +6,9 @@ again if it is unknown whether it arrived. `day` is the UTC day of `time`, becau
 
 from __future__ import annotations
 
-__all__ = ["VERSION", "create", "insert"]
+__all__ = ["VERSION", "create", "insert", "upgrade"]
 
-VERSION = 1
+VERSION = 2
 
 _COLUMNS = {
     "writer": "TEXT NOT NULL",
@@ -24,7 +24,9 @@ _COLUMNS = {
     "prompt_tokens": "BIGINT NOT NULL",
     "cached_tokens": "BIGINT NOT NULL",
     "completion_tokens": "BIGINT NOT NULL",
+    "reasoning_tokens": "BIGINT NOT NULL",
     "partial": "BOOLEAN NOT NULL",
+    "estimated": "BOOLEAN NOT NULL",
     "queue_ms": "DOUBLE PRECISION",
     "ttft_ms": "DOUBLE PRECISION",
     "duration_ms": "DOUBLE PRECISION NOT NULL",
@@ -41,6 +43,16 @@ def create(*, day: str, time: str) -> list[str]:
     return [
         f"CREATE TABLE IF NOT EXISTS slotgate_usage ({', '.join(columns)}, PRIMARY KEY (writer, number))",
         "CREATE INDEX IF NOT EXISTS slotgate_usage_by_day ON slotgate_usage (day, tenant)",
+    ]
+
+
+def upgrade(version: int) -> list[str]:
+    """Return the statements that bring a table of an earlier version up to date."""
+    if version >= 2:
+        return []
+    return [
+        "ALTER TABLE slotgate_usage ADD COLUMN reasoning_tokens BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE slotgate_usage ADD COLUMN estimated BOOLEAN NOT NULL DEFAULT FALSE",
     ]
 
 

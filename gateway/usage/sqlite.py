@@ -119,8 +119,10 @@ class SqliteStore:
         if self._version(connection) == schema.VERSION:
             return
         with _transaction(connection):
-            if self._version(connection) < schema.VERSION:
-                for statement in schema.create(day="TEXT", time="TEXT"):
+            version = self._version(connection)
+            if version < schema.VERSION:
+                new = schema.create(day="TEXT", time="TEXT")
+                for statement in schema.upgrade(version) if version else new:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
@@ -142,7 +144,8 @@ class SqliteStore:
         if not self._file.exists():
             raise StoreFault(f"there is no file {self._file}")
         with self._translated(), closing(self._opened("ro")) as connection:
-            self._version(connection)
+            if self._version(connection) < schema.VERSION:
+                self._connect().close()
             if within_s is not None:
                 end = time.monotonic() + within_s
                 connection.set_progress_handler(lambda: time.monotonic() > end, _LOOK_EVERY)

@@ -70,7 +70,8 @@ async def test_a_quota_that_is_used_up_says_do_not_retry() -> None:
     fu = ScriptedUpstream(scripts={CHAT: STREAM})
     async with fu, running_gateway(settings_for(fu.url, tenant=tenants(tokens_per_day=300))) as gateway:
         await read_stream(gateway.url, CHAT, chat(max_tokens=10), [KEY])
-        got = await ask(gateway.url, KEY, max_tokens=299)
+        long = "word " * 400
+        got = await ask(gateway.url, KEY, messages=[{"role": "user", "content": long}], max_tokens=9)
         assert (got.status, got.error["code"]) == (429, "quota_exceeded")
         assert header(got, "x-should-retry") == b"false"
         assert 0 < int(header(got, "retry-after") or 0) <= 86_400

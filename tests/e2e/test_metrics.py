@@ -78,10 +78,13 @@ async def test_gauges_show_live_requests() -> None:
 
 
 async def test_failures_are_counted_by_their_code() -> None:
-    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, {"choices": []})[:-3]), Fin()]})
+    broken: Script = [Write(answer(200, {"choices": []})[:-3]), Fin()]
+    scripts = iter([broken, [Write(answer(200, {"choices": []}))]])
+    fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
     tenants = [{**TENANTS[0], "requests_per_minute": 1}]
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=tenants)) as gateway:
         assert (await ask(gateway.url, A, stream=False)).status == 502
+        assert (await ask(gateway.url, A, stream=False)).status == 200, "a failed request costs nothing"
         assert (await ask(gateway.url, A, stream=False)).status == 429
         samples = await scraped(gateway)
     assert value(samples, "upstream_errors_total", code="upstream_truncated") == 1

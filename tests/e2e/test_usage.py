@@ -97,7 +97,9 @@ async def test_a_record_says_what_a_request_was_and_what_it_cost(tmp_path: Path)
         "prompt_tokens": 3,
         "cached_tokens": 0,
         "completion_tokens": 2,
+        "reasoning_tokens": 0,
         "partial": 0,
+        "estimated": 0,
         "status": 200,
         "outcome": "ok",
         "code": None,
@@ -275,7 +277,7 @@ async def test_the_command_reads_while_the_gateway_runs(tmp_path: Path) -> None:
             assert (done.exit_code, done.stderr) == (0, "")
             return done.stdout
 
-        assert usage("--by", "tenant").split()[-8:] == [
+        assert usage("--by", "tenant").split()[-10:] == [
             "a",
             "3",
             "0",
@@ -283,6 +285,8 @@ async def test_the_command_reads_while_the_gateway_runs(tmp_path: Path) -> None:
             "9",
             "0",
             "6",
+            "0",
+            "0",
             usage().split()[-1],
         ]
         assert usage("--by", "tenant,key", "--csv").splitlines()[1].startswith(f"a,{KEY_NAME},3,0,0,9,0,6,")
@@ -299,7 +303,7 @@ async def test_a_client_that_did_not_ask_for_usage_sees_none_and_is_recorded_wit
     assert not any("usage" in chunk for chunk in [*first, *second])
     assert orjson.loads(fu.generations[1].body)["stream_options"] == {"include_usage": True}
     kept = records(tmp_path / "slotgate.db")
-    assert [(k["completion_tokens"], k["partial"]) for k in kept] == [(1, 1), (2, 0)]
+    assert [(k["completion_tokens"], k["partial"]) for k in kept] == [(1, 0), (2, 0)]
 
 
 async def test_postgresql_keeps_what_sqlite_keeps(tmp_path: Path, postgres: PostgresServer) -> None:
@@ -311,7 +315,7 @@ async def test_postgresql_keeps_what_sqlite_keeps(tmp_path: Path, postgres: Post
         await streams(served, 5)
     store = store_of(UsageSettings(store=url))
     assert store is not None
-    assert store.totals(UsageQuery.parse("tenant"))[0].sums == (10, 0, 0, 30, 0, 20)
+    assert store.totals(UsageQuery.parse("tenant"))[0].sums == (10, 0, 0, 30, 0, 20, 0, 0)
     assert served.complaints() == []
     assert "s3cret" not in served.log.read_text()
 

@@ -30,7 +30,7 @@ BOUNDARY = b"a-boundary"
 _MESSAGES = [{"role": "user", "content": "hi"}]
 _GENERATED = (PROMPT_TOKENS, CACHED_TOKENS, len(WORDS))
 _READ = (PROMPT_TOKENS, 0, 0)
-_UNCOUNTED = (0, 0, 0)
+UNSTATED = (0, 0, 0)
 _VECTORS = {"model": MODEL, "object": "list", "usage": {"prompt_tokens": PROMPT_TOKENS, "total_tokens": 31}}
 
 
@@ -41,7 +41,7 @@ class Sample:
     whole: object
     events: Sequence[bytes] = ()
     """The events of a stream, if the endpoint has one. The first has no text, the last means success."""
-    counts: tuple[int, int, int] = _UNCOUNTED
+    counts: tuple[int, int, int] = UNSTATED
     """The prompt, cached and completion tokens of a buffered answer."""
     wide: Json | None = None
     """Members that make the request take three slots."""

@@ -36,6 +36,8 @@ class FrameOptions:
     """The gateway asked for `timings_per_token` to know the running usage; the client did not."""
     withhold_usage: bool = False
     """The gateway asked for the usage chunk; the client did not."""
+    withheld: tuple[str, ...] = ()
+    """Members that the gateway asked for in the last chunk; the client did not."""
     parts: int = 1
     """The number of parts in the answer, told apart by their index: choices times prompts."""
 

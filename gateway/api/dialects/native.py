@@ -19,5 +19,11 @@ class NativeDialect(Dialect):
         """
         return chunk.get("stop", True) is True
 
+    def take(self, chunk: Chunk) -> list[Chunk]:
+        if self.ends_part(chunk):
+            for name in self.options.withheld:
+                chunk.pop(name, None)
+        return super().take(chunk)
+
     def has_output(self, chunk: Chunk) -> bool:
         return bool(chunk.get("content"))

@@ -15,7 +15,7 @@ class GrowingAnswer:
         self.first_output_at: float | None = None
 
     def progress(self) -> Progress:
-        return Progress(None, self.tokens, self.first_output_at)
+        return Progress(None, 0, 0, self.tokens, self.first_output_at)
 
     def cancel(self, error: GatewayError) -> None:
         raise NotImplementedError

@@ -227,12 +227,12 @@ def test_options_nested_too_deeply_are_the_clients_error() -> None:
 
 
 def test_the_cost_is_the_prompt_and_the_output_limit() -> None:
-    assert request(max_tokens=50).cost(400, TENANT) == 100 + 50
-    assert request(max_tokens=50, n=3).cost(400, TENANT) == 100 + 3 * 50
-    assert 100 + 256 == request().cost(400, TENANT) == request(max_tokens=-1).cost(400, TENANT)
-    assert request(max_tokens=1e308, n=100).cost(400, TENANT) == 100 + 2**31 - 1
-    assert request(max_tokens=50).cost(400, limited(limit=10)) == 100 + 10
-    assert request().cost(400, limited(default=20)) == 100 + 20
+    assert request(max_tokens=50).cost(100, TENANT) == 100 + 50
+    assert request(max_tokens=50, n=3).cost(100, TENANT) == 100 + 3 * 50
+    assert 100 + 256 == request().cost(100, TENANT) == request(max_tokens=-1).cost(100, TENANT)
+    assert request(max_tokens=1e308, n=100).cost(100, TENANT) == 100 + 2**31 - 1
+    assert request(max_tokens=50).cost(100, limited(limit=10)) == 100 + 10
+    assert request().cost(100, limited(default=20)) == 100 + 20
 
 
 # Bodies

@@ -7,7 +7,6 @@ from slotgate.gateway.backends.kv_sharing import (
     kv_unified_from_log,
     kv_unified_from_sizes,
 )
-from slotgate.gateway.backends.prompt_sizes import TEMPLATE, PromptSizes
 
 SERVER = ["llama-server", "-m", "a.gguf"]
 
@@ -62,39 +61,3 @@ def test_all_that_the_model_was_trained_for_in_every_slot_tells(
     n_ctx: int | None, slots: int, trained: int | None, told: bool
 ) -> None:
     assert kv_unified_from_sizes(n_ctx, slots, trained) is told
-
-
-def test_a_prompt_s_size_is_learnt_by_model_and_rather_too_big() -> None:
-    sizes = PromptSizes()
-    unknown = sizes.estimate("m", 4000)
-    for _ in range(100):
-        sizes.note("m", 1000, 300)
-    assert unknown == pytest.approx(2200 + TEMPLATE, abs=2)
-    assert 1200 < sizes.estimate("m", 4000) - TEMPLATE < 1400
-    assert sizes.estimate("other", 4000) == unknown
-
-
-def test_one_dense_prompt_counts_at_once_and_is_forgotten_little_by_little() -> None:
-    sizes = PromptSizes()
-    sizes.note("m", 1000, 900)
-    assert sizes.estimate("m", 4000) > 3600
-    sizes.note("m", 1000, 300)
-    assert sizes.estimate("m", 4000) > 3400
-    for _ in range(100):
-        sizes.note("m", 1000, 300)
-    assert sizes.estimate("m", 4000) < 1500
-
-
-def test_pictures_do_not_make_texts_look_small() -> None:
-    sizes = PromptSizes()
-    for _ in range(100):
-        sizes.note("m", 1_000_000, 300)
-    assert sizes.estimate("m", 4000) > 1000
-
-
-def test_nothing_is_learnt_from_short_bodies_or_from_answers_without_counts() -> None:
-    sizes = PromptSizes()
-    before = sizes.estimate("m", 4000)
-    sizes.note("m", 100, 90)
-    sizes.note("m", 10_000, 0)
-    assert sizes.estimate("m", 4000) == before

@@ -1,4 +1,4 @@
-"""A request that takes a slot: what its lease adds to its body, and what its end leaves in the books."""
+"""A request that takes a slot: the members that its lease adds to its body."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from slotgate.admission import Demand, Lease, SlotPool
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import ENDPOINTS
+from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.token_usage import TokenUsage
+from slotgate.gateway.forwarding.books import BookEntry
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.http.context import RequestContext
 from tests.admission.simulation import Simulation, ignore
@@ -28,6 +30,7 @@ def generation(endpoint: str = "chat", body: bytes = BODY, **demand: Any) -> Pre
         identity=Identity("id", 0, "m"),
         demand=Demand("t", "m", **{"numbered": found.numbered, **demand}),
         options=FrameOptions("comment"),
+        entry=BookEntry(TokenUsage(), PromptSize(0), 0.0),
         limit_name="max_tokens",
     )
 
@@ -73,14 +76,3 @@ def test_a_body_to_which_nothing_is_added_is_the_one_that_came() -> None:
 def test_a_form_stays_as_it_is() -> None:
     asked = generation("transcriptions", body=b"--x--", tokens=100, open_ended=True)
     assert asked.body_for(lease_of(asked, slots=2, context=CONTEXT)) == asked.body
-
-
-def test_how_long_prompts_are_is_learnt_from_requests_that_end_with_counts() -> None:
-    asked = generation(body_bytes=1000)
-    before = asked.sizes.estimate("m", 1000)
-    token_usage = TokenUsage(parts=1)
-    asked.book(token_usage, lease_of(asked, slots=1))
-    assert asked.sizes.estimate("m", 1000) == before
-    token_usage.read_whole({"usage": {"prompt_tokens": 900, "completion_tokens": 1}})
-    asked.book(token_usage, lease_of(asked, slots=1))
-    assert asked.sizes.estimate("m", 1000) > 900

@@ -12,7 +12,16 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from slotgate.gateway.settings import UsageSettings
-from slotgate.gateway.usage import GROUPS, StoreFault, UsageQuery, UsageRecord, UsageRow, UsageStore, store_of
+from slotgate.gateway.usage import (
+    GROUPS,
+    StoreFault,
+    UsageQuery,
+    UsageRecord,
+    UsageRow,
+    UsageStore,
+    schema,
+    store_of,
+)
 from tests.support.usage import DAY, DAY_S, NOON, PostgresServer, record
 
 
@@ -45,7 +54,7 @@ def sums(store: UsageStore, group: str = "", first: str = "", last: str = "") ->
 def test_a_new_store_is_empty(store: UsageStore) -> None:
     assert store.tokens_by_tenant(DAY) == {}
     assert sums(store, "tenant") == []
-    assert sums(store) == [(0, 0, 0, 0, 0, 0)]
+    assert sums(store) == [(0, 0, 0, 0, 0, 0, 0, 0)]
 
 
 def test_sums_are_grouped_by_the_columns_of_the_query(store: UsageStore) -> None:
@@ -56,15 +65,18 @@ def test_sums_are_grouped_by_the_columns_of_the_query(store: UsageStore) -> None
             record(3, ended_at=NOON + DAY_S, partial=True, outcome="client_gone", queue_ms=None),
         )
     )
-    assert sums(store) == [(3, 1, 1, 30, 12, 15)]
-    assert sums(store, "tenant") == [("a", 2, 0, 1, 20, 8, 10), ("b", 1, 1, 0, 10, 4, 5)]
-    assert sums(store, "day") == [("2027-01-15", 2, 1, 0, 20, 8, 10), ("2027-01-16", 1, 0, 1, 10, 4, 5)]
+    assert sums(store) == [(3, 1, 1, 30, 12, 15, 0, 0)]
+    assert sums(store, "tenant") == [("a", 2, 0, 1, 20, 8, 10, 0, 0), ("b", 1, 1, 0, 10, 4, 5, 0, 0)]
+    assert sums(store, "day") == [
+        ("2027-01-15", 2, 1, 0, 20, 8, 10, 0, 0),
+        ("2027-01-16", 1, 0, 1, 10, 4, 5, 0, 0),
+    ]
     assert {total.group for total in store.totals(UsageQuery.parse("key,outcome"))} == {
         (None, "ok"),
         ("ci", "error"),
         (None, "client_gone"),
     }
-    assert sums(store, "tenant", "2027-01-16") == [("a", 1, 0, 1, 10, 4, 5)]
+    assert sums(store, "tenant", "2027-01-16") == [("a", 1, 0, 1, 10, 4, 5, 0, 0)]
     assert sums(store, "tenant", "", "2027-01-14") == []
     assert [total.queue_ms for total in store.totals(UsageQuery.parse("day"))] == [4.0, 0.0]
 
@@ -159,3 +171,23 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
     assert store is not None
     with pytest.raises(StoreFault, match="newer slotgate"):
         store.prepare()
+
+
+def test_table_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Also by a reader, who may come before a gateway of the new version."""
+    file = tmp_path / "usage.db"
+    columns = [name for name in schema._COLUMNS if name not in ("reasoning_tokens", "estimated")]
+    connection = sqlite3.connect(file)
+    connection.execute(f"CREATE TABLE slotgate_usage ({', '.join(columns)}, PRIMARY KEY (writer, number))")
+    row = ["w", 1, "2027-01-15", "t", "r", "a", None, "m", "gpu0", "/", 10, 4, 5, 0, 1.0, 1.0, 2.0, 200, "ok"]
+    marks = ", ".join("?" * len(columns))
+    connection.execute(f"INSERT INTO slotgate_usage VALUES ({marks})", [*row, None])
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    store = store_of(UsageSettings(store=f"sqlite:///{file}"))
+    assert store is not None
+    assert sums(store) == [(1, 0, 0, 10, 4, 5, 0, 0)]
+    store.write([UsageRow("w", 2, record(reasoning_tokens=2, estimated=True))])
+    store.close()
+    assert sums(store) == [(2, 0, 0, 20, 8, 10, 2, 1)]

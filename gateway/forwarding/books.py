@@ -1,0 +1,160 @@
+"""The books: what a request used is counted, charged and recorded once, in one place, however it ends.
+
+    BookEntry (filled while the request runs) --its end--> Charge --> context, limits, estimator
+
+| how it ended                                                     | requests | tokens              |
+|------------------------------------------------------------------|----------|---------------------|
+| it never reached a backend                                       | 0        | 0                   |
+| the backend failed to serve it, and nothing of an answer passed  | 0        | 0                   |
+| the backend refused it, for a fault of the client's              | 1        | 0                   |
+| anything else: finished, cut short, left, cancelled, timed out   | 1        | prompt + completion |
+
+A prompt whose tokens nobody stated counts as estimated. The usage record, the metrics, the log and the limits
+all read the same numbers from the request's context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from slotgate.admission import Lease, Limiter, Outcome, RateState, Refused
+from slotgate.gateway.api.prompt_size import PromptSize
+from slotgate.gateway.api.token_usage import TokenUsage
+from slotgate.gateway.forwarding.queueing import refusal
+from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.http.errors import GatewayError, UpstreamAnswer, UpstreamError
+from slotgate.gateway.http.headers import Headers
+
+__all__ = ["BookEntry", "Charge", "charged", "slot_free_request"]
+
+
+class Charge(Enum):
+    """What a request is charged for."""
+
+    NOTHING = "nothing"
+    REQUEST = "request"
+    WORK = "work"
+
+
+@dataclass(slots=True)
+class BookEntry:
+    """What is known of one request's use while it runs."""
+
+    usage: TokenUsage
+    prompt: PromptSize
+    expected_prompt: float
+    """Estimated prompt tokens, for a prompt whose count is never stated."""
+    lease: Lease | None = None
+    """The last lease that the request got."""
+    answer_limit: int | None = None
+    """The tokens that each answer may have, where the tenant's day leaves fewer than the request asks for."""
+    failure: GatewayError | None = None
+    """The error that the request ended with, also if it was told inside a stream."""
+
+    @property
+    def charge(self) -> Charge:
+        """Valid once the lease has been released."""
+        if self.lease is None or self.lease.outcome is Outcome.UNUSED:
+            return Charge.NOTHING
+        if self.usage.finished or self.usage.completed:
+            return Charge.WORK
+        match self.failure:
+            case UpstreamAnswer(status=status) if status < 500:
+                return Charge.REQUEST
+            case UpstreamError() | UpstreamAnswer():
+                return Charge.NOTHING
+        return Charge.WORK
+
+    def state(self, context: RequestContext) -> int:
+        """Write the counts into the context. Returns the tokens to charge."""
+        if self.charge is not Charge.WORK:
+            return 0
+        usage = self.usage
+        stated = usage.prompt_tokens
+        context.prompt_tokens = round(self.expected_prompt) if stated is None else stated
+        context.cached_tokens = usage.cached_tokens
+        context.completion_tokens = usage.completed
+        context.reasoning_tokens = usage.reasoning_tokens
+        context.partial = not usage.finished
+        context.estimated = stated is None or usage.extrapolated
+        return context.prompt_tokens + context.completion_tokens
+
+
+@contextmanager
+def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimate: float) -> Iterator[None]:
+    """Reserve the estimated tokens, and settle at the end of the block with what the entry says.
+
+    Raises `CapacityError` 429 if a limit of the tenant is in the way; then the block is not entered.
+    """
+    tenant = context.tenant.name
+    try:
+        reservation = limiter.reserve(tenant, estimate, entry.expected_prompt)
+    except Refused as refused:
+        context.headers = _headers(limiter, tenant)
+        raise refusal(refused) from refused
+    context.headers = _headers(limiter, tenant)
+    if 0 < reservation.of_day < estimate:
+        left = reservation.of_day - entry.expected_prompt
+        entry.answer_limit = max(1, int(left / entry.usage.parts_expected))
+    try:
+        yield
+    except GatewayError as error:
+        entry.failure = error
+        raise
+    finally:
+        tokens = entry.state(context)
+        if entry.charge is Charge.NOTHING:
+            reservation.refund()
+        else:
+            reservation.settle(tokens)
+        entry.failure = None  # its traceback would keep the request alive
+
+
+@contextmanager
+def slot_free_request(limiter: Limiter, context: RequestContext) -> Iterator[None]:
+    """Count a request that needs no slot. One that a backend failed to serve is given back.
+
+    Raises `CapacityError` 429 if there were too many in this minute; then the block is not entered.
+    """
+    tenant = context.tenant.name
+    try:
+        limiter.take_slot_free_request(tenant)
+    except Refused as refused:
+        raise refusal(refused) from refused
+    finally:
+        context.headers = _limit_headers(b"requests", limiter.slot_free_requests_of(tenant))
+    try:
+        yield
+    except UpstreamError:
+        limiter.give_back_slot_free_request(tenant)
+        raise
+
+
+def _headers(limiter: Limiter, tenant: str) -> Headers:
+    """The names are OpenAI's."""
+    return [
+        *_limit_headers(b"requests", limiter.requests_of(tenant)),
+        *_limit_headers(b"tokens", limiter.tokens_of(tenant)),
+    ]
+
+
+def _limit_headers(name: bytes, state: RateState | None) -> Headers:
+    if state is None:
+        return []
+    return [
+        (b"x-ratelimit-limit-" + name, b"%d" % state.limit),
+        (b"x-ratelimit-remaining-" + name, b"%d" % state.remaining),
+        (b"x-ratelimit-reset-" + name, _duration(state.full_in_s)),
+    ]
+
+
+def _duration(seconds: float) -> bytes:
+    """A duration as OpenAI writes it: `120ms`, `1.5s`, `6m0s`."""
+    if seconds < 1:
+        return b"%dms" % round(seconds * 1000)
+    if seconds < 60:
+        return b"%gs" % round(seconds, 1)
+    return b"%dm%ds" % divmod(round(seconds), 60)

@@ -1,0 +1,71 @@
+"""The size of a prompt: payloads in base64 are taken out of its text, and counted apart."""
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+
+from slotgate.gateway.api.prompt_size import PromptSize, measured
+
+PAYLOAD = base64.b64encode(b"x" * 3000).decode()
+URL = f"data:image/png;base64,{PAYLOAD}"
+
+
+def of(**members: Any) -> PromptSize:  # noqa: ANN401
+    body = orjson.dumps(members)
+    return measured(members, body)
+
+
+def message(*parts: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"messages": [{"role": "user", "content": list(parts)}]}
+
+
+PICTURES: dict[str, dict[str, Any]] = {
+    "OpenAI chat": message({"type": "image_url", "image_url": {"url": URL}}),
+    "OpenAI chat, URL as text": message({"type": "image_url", "image_url": URL}),
+    "OpenAI Responses": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
+    "OpenAI file": message({"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PAYLOAD}"}}),
+    "Anthropic": message(
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PAYLOAD}}
+    ),
+    "Anthropic tool result": message(
+        {
+            "type": "tool_result",
+            "content": [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PAYLOAD}}
+            ],
+        }
+    ),
+    "llama.cpp": {"prompt": {"prompt_string": "a", "multimodal_data": [PAYLOAD]}},
+    "llama.cpp, older": {"prompt": "a", "image_data": [{"data": PAYLOAD, "id": 1}]},
+}
+
+
+@pytest.mark.parametrize("members", PICTURES.values(), ids=PICTURES)
+def test_picture_is_no_text(members: dict[str, Any]) -> None:
+    size = of(**members)
+    assert (size.pictures, size.audio_bytes) == (1, 0)
+    assert size.text_bytes < 250
+
+
+def test_audio_is_counted_by_its_decoded_bytes() -> None:
+    size = of(**message({"type": "input_audio", "input_audio": {"data": PAYLOAD, "format": "wav"}}))
+    assert (size.pictures, size.audio_bytes) == (0, 3000)
+
+
+def test_picture_that_the_backend_fetches_counts() -> None:
+    assert of(**message({"type": "image_url", "image_url": {"url": "https://host/a.png"}})).pictures == 1
+
+
+def test_text_is_text() -> None:
+    body = {"messages": [{"role": "user", "content": 'say "data:" and {"data": 1}'}], "data": {"a": "b"}}
+    assert of(**body) == PromptSize(len(orjson.dumps(body)))
+
+
+def test_deep_and_wide_bodies_are_walked_within_bounds() -> None:
+    deep: Any = PAYLOAD
+    for _ in range(200):
+        deep = [deep]
+    size = of(deep=deep, data="data:", wide=[[]] * 200_000)
+    assert size.text_bytes > 600_000
