@@ -1,4 +1,4 @@
-"""Streams in the fast path, over real sockets: every token once, in its own answer, none behind an end."""
+"""The fast path over real sockets: every token arrives once, in its own answer, and none after the end."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """How many tokens took it: a test in which none did says nothing."""
+    """Counts the tokens on the fast path: a test in which there are none proves nothing."""
     watched = Watched()
     take = FastPath.take
 
@@ -56,7 +56,7 @@ WHOLE = flowing(*END_OF_ALL)
 
 
 def named(request: ReceivedRequest) -> Script:
-    """Tokens that say which request they are of."""
+    """Tokens that name their request."""
     name = request.json()["name"]
     tokens = Paced(1000, count=TOKENS, frame=lambda number: T(f" {name}{number}"))
     return [Write(H), tokens, *END_OF_ALL]
@@ -66,7 +66,7 @@ def said_by(name: str) -> str:
     return "".join(f" {name}{number}" for number in range(TOKENS))
 
 
-async def test_pipelined_requests_get_each_its_own_tokens() -> None:
+async def test_each_pipelined_request_gets_its_own_tokens() -> None:
     names = ["a", "b", "c"]
     fu = ScriptedUpstream(named)
     async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
@@ -76,7 +76,7 @@ async def test_pipelined_requests_get_each_its_own_tokens() -> None:
             assert text_of([frame async for frame in client.frames()]) == said_by(name)
 
 
-async def test_streams_at_once_get_each_its_own_tokens() -> None:
+async def test_each_concurrent_stream_gets_its_own_tokens() -> None:
     names = [chr(number) for number in range(97, 117)]
     fu = ScriptedUpstream(named, llama=LlamaLike(len(names)))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -89,7 +89,7 @@ async def test_streams_at_once_get_each_its_own_tokens() -> None:
         assert await asyncio.gather(*map(said, names)) == list(map(said_by, names))
 
 
-async def test_garbage_behind_a_request_does_not_get_into_its_tokens() -> None:
+async def test_garbage_after_a_request_does_not_get_into_its_tokens() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, json=chat()) + b"\x00garbage\r\n\r\n")
@@ -98,7 +98,7 @@ async def test_garbage_behind_a_request_does_not_get_into_its_tokens() -> None:
         assert [text_of(frames), frames[-1].data, client.clean_end] == [SAID, DONE, True]
 
 
-async def test_a_stream_that_is_superseded_ends_with_its_error_and_no_token_behind_it() -> None:
+async def test_a_superseded_stream_ends_with_its_error_and_no_token_follows() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(2))
     scripts = iter([flowing(Stall(), count=100_000), WHOLE])
     fu.scripts[CHAT] = lambda _: next(scripts)
@@ -116,7 +116,7 @@ async def test_a_stream_that_is_superseded_ends_with_its_error_and_no_token_behi
 
 
 @pytest.mark.parametrize("leave", [RawClient.close, RawClient.reset, RawClient.half_close])
-async def test_a_client_that_leaves_amid_its_tokens_ends_the_generation(
+async def test_a_client_that_leaves_between_tokens_ends_the_generation(
     leave: Callable[[RawClient], None],
 ) -> None:
     fu = ScriptedUpstream(scripts={CHAT: flowing(Stall(), count=100_000)})
@@ -129,10 +129,10 @@ async def test_a_client_that_leaves_amid_its_tokens_ends_the_generation(
         await fu.until(lambda: not fu.generations[0].connection.is_open)
 
 
-async def test_a_client_that_stops_and_goes_reads_every_token_once(
+async def test_a_client_that_pauses_and_resumes_reads_every_token_once(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection holds little, so the watched shuts and opens again and again."""
+    """The connection buffers little, so the direct writer is shut and opened again and again."""
     shut = 0
     made, pause = ClientConnection.connection_made, ClientConnection.pause_writing
 
@@ -164,8 +164,8 @@ async def test_a_client_that_stops_and_goes_reads_every_token_once(
     assert watched.taken > 100
 
 
-async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None:
-    """The head of the second finds the connection full."""
+async def test_a_stream_after_an_unread_answer_is_complete() -> None:
+    """The connection is full when the head of the second answer is written."""
     big: Script = [Write(H), Flood(4_000_000, T("x" * 100)), *END_OF_ALL]
     scripts = iter([big, WHOLE])
     fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
@@ -181,9 +181,7 @@ async def test_a_stream_behind_an_answer_that_is_still_unread_is_whole() -> None
             assert text_of([frame async for frame in client.frames()]) == SAID
 
 
-async def test_a_stream_in_its_course_ends_in_its_own_time_at_sigterm(
-    watched: Watched, tmp_path: Path
-) -> None:
+async def test_a_running_stream_is_completed_after_sigterm(watched: Watched, tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=500)})
     async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
         async with await served.client() as client:

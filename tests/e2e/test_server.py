@@ -1,6 +1,6 @@
-"""The server's edge: what a client can do to a connection, and what it gets for it.
+"""Everything a client can do to its connection, and the server's reaction.
 
-On real sockets under uvloop. No test may leave a warning or worse in the log of the server.
+The tests use real sockets and uvloop. No test may leave a warning or an error in the log of the server.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ CHUNKED = (*TYPE, b"Transfer-Encoding: chunked")
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither uvicorn nor asyncio has anything to complain about."""
+    """Check that neither uvicorn nor asyncio logs an error."""
     yield
     loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert not loud
@@ -49,7 +49,7 @@ def serving(fu: ScriptedUpstream, **server: Any) -> Any:  # noqa: ANN401
 
 @asynccontextmanager
 async def serving_app(app: ASGIApp) -> AsyncIterator[Listener]:
-    """Another application behind the server, for what ours never does."""
+    """Serve another application, which does things that the gateway never does."""
     server = Listener(app, settings_for("http://127.0.0.1:9").server)
     await server.listen()
     try:
@@ -62,12 +62,12 @@ async def serving_app(app: ASGIApp) -> AsyncIterator[Listener]:
 
 
 async def closes(client: RawClient, within: float = 2.0) -> None:
-    """The server ends the connection properly and says nothing more."""
+    """Check that the server ends the connection properly and sends nothing more."""
     assert await client.eof(within), "it was reset"
 
 
 async def upstream_closes(fu: ScriptedUpstream, number: int = 0) -> None:
-    """Within the 100 ms that a generation may outlive its client."""
+    """Wait at most the 100 ms that a generation may outlive its client."""
     connection = fu.generations[number].connection
     await fu.until(lambda: not connection.is_open, within=CLOSED_WITHIN_S)
 
@@ -78,10 +78,10 @@ async def upstream_closes(fu: ScriptedUpstream, number: int = 0) -> None:
 @LEAVING
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("more", [Stall(), Paced(rate=50)], ids=["silent", "live"])
-async def test_the_running_one_of_two_pipelined_requests_learns_that_its_client_left(
+async def test_the_running_one_of_two_pipelined_requests_is_told_that_its_client_left(
     more: Stall | Paced, segments: int, leave: Leave
 ) -> None:
-    """uvicorn tells only the last one, and with reading paused nobody."""
+    """uvicorn tells only the last one, and none while reading is paused."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), more]})
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(STREAM * 2 if segments == 1 else STREAM)
@@ -97,8 +97,9 @@ async def test_the_running_one_of_two_pipelined_requests_learns_that_its_client_
 
 
 @LEAVING
-async def test_nothing_is_raised_by_a_send_after_the_client_left(leave: Leave) -> None:
-    """In the middle of a flood, with a request behind it, so that writes meet a closing transport."""
+async def test_a_send_after_the_client_left_does_not_raise(leave: Leave) -> None:
+    """The client leaves during a flood, with another request sent, so that writes meet a closing
+    transport."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H), Flood(64 * 1024 * 1024)]})
     async with fu, serving(fu) as gateway:
         for _ in range(10):
@@ -132,8 +133,8 @@ async def test_pipelined_requests_are_answered_in_order(*, gap: bool) -> None:
         assert client.status == 200
 
 
-async def test_a_body_that_arrives_while_the_request_before_it_runs_is_whole() -> None:
-    """90 KB in pieces, behind a stream: more than uvicorn reads ahead, more than is kept in one go."""
+async def test_a_body_that_arrives_while_the_previous_request_runs_is_complete() -> None:
+    """90 KB in pieces, after a stream: more than uvicorn reads ahead, and more than is kept at once."""
     gate = Gate()
     scripts: Iterator[Script] = iter(
         [[Write(H + chunked(T("a"))), gate, Write(chunked(DONE) + b"0\r\n\r\n")], stream(DONE)]
@@ -153,8 +154,8 @@ async def test_a_body_that_arrives_while_the_request_before_it_runs_is_whole() -
         assert len(fu.generations[1].body) > MAX_AHEAD_BYTES - 4096
 
 
-async def test_of_too_much_sent_ahead_the_rest_is_not_answered() -> None:
-    """What runs goes on to its end, and its client is still watched; then the connection closes."""
+async def test_requests_beyond_the_limit_of_bytes_sent_ahead_are_not_answered() -> None:
+    """The running request is completed, and its client is still watched. Then the connection closes."""
     gate = Gate()
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
     fu = ScriptedUpstream(scripts={CHAT: script})
@@ -170,7 +171,7 @@ async def test_of_too_much_sent_ahead_the_rest_is_not_answered() -> None:
 
 
 @LEAVING
-async def test_a_client_that_sent_too_much_ahead_is_still_seen_leaving(leave: Leave) -> None:
+async def test_a_client_that_sent_too_much_ahead_is_still_noticed_when_it_leaves(leave: Leave) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(STREAM)
@@ -180,7 +181,7 @@ async def test_a_client_that_sent_too_much_ahead_is_still_seen_leaving(leave: Le
         await upstream_closes(fu)
 
 
-async def test_of_too_many_requests_in_one_segment_the_first_ones_are_answered() -> None:
+async def test_the_first_of_too_many_requests_in_one_segment_are_answered() -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(HEALTH * 3 * MAX_PIPELINED)
@@ -191,7 +192,7 @@ async def test_of_too_many_requests_in_one_segment_the_first_ones_are_answered()
         await closes(client)
 
 
-async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
+async def test_garbage_after_a_stream_request_does_not_get_into_the_stream() -> None:
     """uvicorn writes its 400 into the middle of the answer that is under way."""
     gate = Gate()
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
@@ -208,7 +209,7 @@ async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
 # -- HTTP/1.0, HEAD, Expect
 
 
-async def test_scenario_090_a_stream_to_http_1_0_is_plain_and_live_and_ends_with_the_connection() -> None:
+async def test_scenario_090_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection() -> None:
     gate = Gate()
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
     fu = ScriptedUpstream(scripts={CHAT: script})
@@ -252,7 +253,7 @@ async def test_scenario_090_head_has_headers_and_no_body(target: str, status: in
         await closes(client)
 
 
-async def test_a_client_that_expects_100_continue_is_told_to_go_on() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     body = orjson.dumps(chat())
     head, _, _ = request_bytes("POST", CHAT, b"Expect: 100-continue", json=chat()).partition(body)
@@ -266,8 +267,8 @@ async def test_a_client_that_expects_100_continue_is_told_to_go_on() -> None:
         assert [frame.data async for frame in client.frames()][-1] == DONE
 
 
-async def test_a_request_refused_before_its_body_is_not_asked_for_it() -> None:
-    """Whether the body still comes cannot be known, so the connection is not used for another request."""
+async def test_a_request_refused_before_its_body_gets_no_100_continue() -> None:
+    """The body may or may not still come, so the connection is not used for another request."""
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(
@@ -279,7 +280,7 @@ async def test_a_request_refused_before_its_body_is_not_asked_for_it() -> None:
         await closes(client)
 
 
-async def test_http_1_0_is_not_told_to_continue() -> None:
+async def test_http_1_0_gets_no_100_continue() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, b"Expect: 100-continue", json=chat(), version="1.0"))
@@ -287,8 +288,8 @@ async def test_http_1_0_is_not_told_to_continue() -> None:
         assert client.status == 200
 
 
-async def test_a_refusal_does_not_overtake_the_head_of_the_answer_before_it() -> None:
-    """Of an answer to HEAD nothing follows the head with which it could leave."""
+async def test_a_refusal_does_not_overtake_the_head_of_the_previous_answer() -> None:
+    """The head of an answer to HEAD waits for bytes that never follow."""
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
         await behind.wait()
@@ -330,7 +331,7 @@ async def test_a_refusal_does_not_overtake_100_continue() -> None:
 
 
 async def test_scenario_093_an_upload_that_is_too_large_still_gets_its_413() -> None:
-    """Closing on bytes that nobody reads would reset the connection, and the answer with it."""
+    """Closing with unread bytes would reset the connection, and the answer would be lost."""
     fu = ScriptedUpstream()
     async with fu, serving(fu, max_body_bytes=1024) as gateway, await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, *CHUNKED))
@@ -343,10 +344,10 @@ async def test_scenario_093_an_upload_that_is_too_large_still_gets_its_413() -> 
         assert (await client.request("GET", "/health")).start_line.endswith(b"200 OK")
 
 
-async def test_a_request_that_was_refused_early_and_came_whole_leaves_a_connection_like_any_other(
+async def test_a_connection_is_usable_after_a_request_that_was_refused_early_and_came_completely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when its body is more than is read at once; the limit for reading it over is over with it."""
+    """This holds for a body of several reads too. The limit for dropping the body ends with the body."""
     monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.3)
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
@@ -368,7 +369,9 @@ async def test_garbage_in_the_rest_of_a_refused_upload_is_not_answered_again() -
         await closes(client)
 
 
-async def test_the_rest_of_a_refused_upload_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rest_of_a_refused_upload_is_read_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.1)
     fu = ScriptedUpstream()
     async with fu, serving(fu, max_body_bytes=1024) as gateway, await gateway.client() as client:
@@ -426,7 +429,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("case", HIDDEN)
-async def test_what_an_application_never_sees_of_a_request_is_bounded_too(case: str) -> None:
+async def test_parts_of_a_request_that_the_application_never_sees_are_limited_too(case: str) -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu, max_header_bytes=16384) as gateway, await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, *CHUNKED) + chunked(b"{"))
@@ -486,8 +489,8 @@ async def test_scenario_091_300_headers_and_a_long_key_reach_the_application() -
             assert (await client.json())["error"]["code"] == "invalid_api_key"
 
 
-async def test_trailers_are_no_headers() -> None:
-    """uvicorn appends them to the headers of the request, also those that are not theirs to set."""
+async def test_trailers_do_not_become_headers() -> None:
+    """uvicorn appends them to the headers of the request, even headers that trailers may not set."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         body = orjson.dumps(chat())
@@ -516,7 +519,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("case", GARBAGE)
-async def test_what_is_not_http_is_400_in_json_and_the_connection_closes(case: str) -> None:
+async def test_bytes_that_are_not_http_get_a_400_in_json_and_close_the_connection(case: str) -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(GARBAGE[case])
@@ -532,8 +535,8 @@ async def test_what_is_not_http_is_400_in_json_and_the_connection_closes(case: s
 # -- limits of time
 
 
-async def test_a_slow_head_is_cut_off_at_its_limit_and_told_so() -> None:
-    """One byte at a time does not prolong it."""
+async def test_a_head_that_takes_too_long_gets_a_408() -> None:
+    """Sending one byte at a time does not prolong the limit."""
     fu = ScriptedUpstream()
     async with fu, serving(fu, header_timeout_s=0.2) as gateway, await gateway.client() as client:
         loop = asyncio.get_running_loop()
@@ -553,7 +556,7 @@ async def drip(client: RawClient, data: bytes) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_slow_head_after_another_request_is_cut_off_as_well() -> None:
+async def test_a_slow_head_after_another_request_gets_a_408_too() -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
         await client.request("GET", "/health")
@@ -563,13 +566,13 @@ async def test_a_slow_head_after_another_request_is_cut_off_as_well() -> None:
         assert client.status == 408
 
 
-async def test_a_connection_that_says_nothing_is_closed_in_silence() -> None:
+async def test_a_connection_that_sends_nothing_is_closed_without_an_answer() -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
         await closes(client, within=0.5)
 
 
-async def test_a_slow_body_is_not_the_business_of_the_limit_for_headers() -> None:
+async def test_the_header_timeout_does_not_apply_to_a_slow_body() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     request = request_bytes("POST", CHAT, json=chat())
     async with fu, serving(fu, header_timeout_s=0.1) as gateway, await gateway.client() as client:
@@ -581,7 +584,7 @@ async def test_a_slow_body_is_not_the_business_of_the_limit_for_headers() -> Non
 
 
 async def test_scenario_039_an_idle_connection_is_kept_for_its_time_and_no_longer() -> None:
-    """Fractions count, requests renew it, line ends do not."""
+    """The time may have fractions. Requests renew it; line ends do not."""
     fu = ScriptedUpstream()
     async with fu, serving(fu, keep_alive_s=0.3) as gateway, await gateway.client() as client:
         loop = asyncio.get_running_loop()
@@ -598,7 +601,7 @@ async def test_scenario_039_an_idle_connection_is_kept_for_its_time_and_no_longe
 # -- the number of connections
 
 
-async def test_one_connection_too_many_is_told_so() -> None:
+async def test_a_connection_beyond_the_limit_gets_a_503() -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     async with fu, serving(fu, max_connections=2) as gateway:
         async with await gateway.client() as first, await gateway.client() as second:
@@ -618,7 +621,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
             assert fourth.status == 200
 
 
-async def test_an_idle_connection_makes_room_the_oldest_first() -> None:
+async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu, max_connections=3) as gateway:
         clients = [await gateway.client() for _ in range(3)]
@@ -636,8 +639,8 @@ async def test_an_idle_connection_makes_room_the_oldest_first() -> None:
             client.close()
 
 
-async def test_a_silent_crowd_is_bounded_and_does_not_stay() -> None:
-    """Past those that are told, a connection is dropped; one that says nothing is not waited for."""
+async def test_many_silent_connections_are_limited_and_closed() -> None:
+    """A few connections beyond the limit are closed after a second without a request, the rest at once."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     async with fu, serving(fu, max_connections=1) as gateway, await gateway.client() as first:
         await first.post(CHAT, chat())
@@ -683,7 +686,7 @@ async def test_scenario_089_a_request_to_upgrade_to_h2c_is_served_with_its_whole
         assert len(data_of([frame async for frame in client.frames()])) > 1
 
 
-async def test_upgrades_can_be_pipelined_like_anything_else() -> None:
+async def test_requests_to_upgrade_can_be_pipelined() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     request = request_bytes("POST", CHAT, *H2C, json=chat())
     async with fu, serving(fu) as gateway, await gateway.client() as client:
@@ -722,7 +725,7 @@ async def test_scenario_102_a_websocket_is_refused_and_reaches_no_backend(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_closes_its_half_is_gone(*, stream: bool) -> None:
+async def test_a_client_that_half_closes_counts_as_gone(*, stream: bool) -> None:
     """It looks like any client that leaves, so its generation ends at once and it gets no answer."""
     fu = ScriptedUpstream(scripts={CHAT: [Stall()]})
     async with fu, serving(fu) as gateway, await gateway.client() as client:
@@ -733,7 +736,7 @@ async def test_a_client_that_closes_its_half_is_gone(*, stream: bool) -> None:
         await closes(client)
 
 
-async def test_an_answer_that_was_given_before_the_half_close_arrives_whole() -> None:
+async def test_an_answer_given_before_the_half_close_arrives_completely() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=500))
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.post(CHAT, chat())
@@ -742,7 +745,7 @@ async def test_an_answer_that_was_given_before_the_half_close_arrives_whole() ->
         assert [frame.data async for frame in client.frames()][-1] == DONE
 
 
-async def test_an_answer_of_nothing_but_a_head_given_before_the_half_close_arrives() -> None:
+async def test_an_answer_without_a_body_given_before_the_half_close_arrives() -> None:
     async def head_only(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -757,8 +760,8 @@ async def test_an_answer_of_nothing_but_a_head_given_before_the_half_close_arriv
         await closes(client)
 
 
-async def test_a_client_that_closes_its_half_with_its_answer_unread_is_gone_at_once() -> None:
-    """The transport would first get rid of what is unsent."""
+async def test_a_client_that_half_closes_with_its_answer_unread_counts_as_gone_at_once() -> None:
+    """The transport alone would first send all unsent bytes."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H), Flood(64 * 1024 * 1024)]})
     async with fu, serving(fu) as gateway, await gateway.client(receive_buffer=4096) as client:
         await client.post(CHAT, chat())
@@ -776,7 +779,7 @@ def stalled(gateway: Gateway) -> list[bool]:
 
 
 class Spied:
-    """A transport that remembers what it was given to write."""
+    """A transport that keeps the bytes it is given to write."""
 
     def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
         self._transport = transport
@@ -795,7 +798,7 @@ class Spied:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Write by write, of all connections."""
+    """The writes of all connections, one by one."""
     written: list[bytes] = []
     made = ClientConnection.connection_made
 
@@ -810,7 +813,7 @@ OK: Any = {"type": "http.response.start", "status": 200, "headers": []}
 
 
 @pytest.mark.parametrize("pieces", [(b"a",), (b"a", b"b"), ()])
-async def test_a_head_leaves_in_one_write_with_what_follows_it(
+async def test_a_head_is_written_together_with_the_bytes_that_follow_it(
     pieces: tuple[bytes, ...], written: list[bytes]
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -830,7 +833,7 @@ async def test_a_head_leaves_in_one_write_with_what_follows_it(
     assert written[0].endswith(b"\r\n\r\n" + first)
 
 
-async def test_a_head_that_nothing_follows_leaves_by_itself() -> None:
+async def test_a_head_without_a_body_is_written_alone() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(OK)
         await told.wait()
@@ -845,7 +848,7 @@ async def test_a_head_that_nothing_follows_leaves_by_itself() -> None:
         assert await client.body() == b"late"
 
 
-async def test_a_head_leaves_before_the_connection_that_garbage_closes() -> None:
+async def test_a_head_is_written_before_garbage_closes_the_connection() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(OK)
         [protocol] = server.connections.connections
@@ -871,7 +874,7 @@ async def test_a_head_is_not_written_to_a_connection_that_was_cut() -> None:
 
 
 @pytest.mark.parametrize("how", ["hangs up", "fails"])
-async def test_a_head_is_not_lost_when_the_connection_closes_behind_it(
+async def test_a_head_is_not_lost_when_the_connection_closes_after_it(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -915,14 +918,14 @@ async def test_heads_of_pipelined_answers_without_a_body_come_in_order(more: byt
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["by the server", "by the client"])
-async def test_a_client_that_does_not_read_does_not_keep_a_closing_connection(
+async def test_a_client_that_does_not_read_cannot_keep_a_closing_connection_open(
     monkeypatch: pytest.MonkeyPatch, *, half: bool
 ) -> None:
-    """uvicorn waits for ever until all is sent."""
+    """uvicorn waits without a limit until all bytes are sent."""
     monkeypatch.setattr("slotgate.gateway.server.connection.FLUSH_S", 0.1)
 
     async def big(scope: Scope, receive: Receive, send: Send) -> None:
-        """As much as one can send without waiting: what the kernel does not take stays in the transport."""
+        """Send without waiting: the bytes that the kernel does not take stay in the transport."""
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 16_000_000})
 
@@ -935,8 +938,8 @@ async def test_a_client_that_does_not_read_does_not_keep_a_closing_connection(
         assert await server.connections.gone(within=1)
 
 
-async def test_an_error_in_a_request_does_not_get_into_an_answer_that_was_begun() -> None:
-    """The application answers while the body still comes; then the body is broken."""
+async def test_an_error_in_a_request_does_not_get_into_an_answer_that_has_begun() -> None:
+    """The application answers while the body is still coming. Then the body turns out to be invalid."""
 
     async def early(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -951,8 +954,8 @@ async def test_an_error_in_a_request_does_not_get_into_an_answer_that_was_begun(
         assert client.clean_end is False
 
 
-async def test_an_application_that_reads_on_after_a_refusal_is_told_that_the_client_is_gone() -> None:
-    """With a 100 Continue still due: writing it to a connection that is closed for writing would raise."""
+async def test_an_application_that_reads_after_a_refusal_is_told_that_the_client_is_gone() -> None:
+    """A 100 Continue is still due. Writing it to a connection that is closed for writing would raise."""
     seen: list[str] = []
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -969,7 +972,7 @@ async def test_an_application_that_reads_on_after_a_refusal_is_told_that_the_cli
     assert seen == ["http.disconnect"]
 
 
-async def test_an_application_that_fails_after_its_client_left_is_one_line_in_the_log(
+async def test_an_application_that_fails_after_its_client_left_logs_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
@@ -993,7 +996,7 @@ async def test_an_application_that_fails_after_its_client_left_is_one_line_in_th
 # -- draining, as a connection sees it
 
 
-async def test_a_head_that_is_arriving_when_draining_begins_is_answered_and_is_the_last() -> None:
+async def test_a_request_whose_head_is_arriving_when_draining_begins_is_answered_as_the_last_one() -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(HEALTH[:10])
@@ -1023,7 +1026,7 @@ async def test_pipelined_requests_are_still_answered_when_draining_begins() -> N
         await closes(client)
 
 
-async def test_draining_does_not_cut_an_answer_behind_which_too_much_came() -> None:
+async def test_draining_does_not_truncate_an_answer_after_which_too_much_came() -> None:
     gate = Gate()
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(T("b"), DONE) + b"0\r\n\r\n")]
     fu = ScriptedUpstream(scripts={CHAT: script})
