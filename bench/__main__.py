@@ -17,7 +17,7 @@ from bench.install import Unavailable
 from bench.llama import llama_server
 from bench.open_files import allow_files
 from bench.peers import PEERS, QUICK, Peer
-from bench.plan import FULL, Plan
+from bench.plan import FULL, BenchPlan
 from bench.plan import QUICK as QUICK_PLAN
 from bench.priority import favour
 from bench.report import write_report
@@ -68,7 +68,7 @@ def _install(peers: list[Peer], samples: Samples) -> dict[Peer, str]:
     return programs
 
 
-async def _measure(plan: Plan, programs: dict[Peer, str], samples: Samples, cores: Cores) -> None:
+async def _measure(plan: BenchPlan, programs: dict[Peer, str], samples: Samples, cores: Cores) -> None:
     work = HOME / ".work"
     contest = Contest(plan, programs, samples, cores=cores, work=work)
     await contest.run()

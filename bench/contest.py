@@ -21,10 +21,10 @@ from bench.cores import Cores
 from bench.figures import percentile
 from bench.install import Unavailable
 from bench.peers import Peer
-from bench.plan import Plan
+from bench.plan import BenchPlan
 from bench.ports import free_port
 from bench.priority import undisturbed
-from bench.process import Child
+from bench.process import BenchProcess
 from bench.samples import DIRECT, REFERENCE, Samples
 from bench.stream import Target
 
@@ -35,7 +35,9 @@ Installed = Mapping[Peer, str]
 
 
 class Contest:
-    def __init__(self, plan: Plan, peers: Installed, samples: Samples, *, cores: Cores, work: Path) -> None:
+    def __init__(
+        self, plan: BenchPlan, peers: Installed, samples: Samples, *, cores: Cores, work: Path
+    ) -> None:
         self._plan = plan
         self._peers = peers
         self._samples = samples
@@ -46,7 +48,9 @@ class Contest:
         """Take all measurements with the synthetic upstream."""
         port = free_port()
         log = self._work / "upstream.log"
-        child = Child([sys.executable, "-m", "bench.upstream", str(port)], core=self._cores.load, log=log)
+        child = BenchProcess(
+            [sys.executable, "-m", "bench.upstream", str(port)], core=self._cores.load, log=log
+        )
         try:
             direct = Contestant(DIRECT, Target(port), child)
             await answers(direct)

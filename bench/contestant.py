@@ -13,7 +13,7 @@ from bench.accounting import Usage
 from bench.install import Unavailable
 from bench.peers import Peer, Site
 from bench.ports import free_port
-from bench.process import Child
+from bench.process import BenchProcess
 from bench.stream import Client, Tally, Target, chat
 
 __all__ = ["Contestant", "answers", "installed", "running"]
@@ -26,7 +26,7 @@ _ANSWER_S = 5.0
 class Contestant:
     name: str
     target: Target
-    child: Child | None = None
+    child: BenchProcess | None = None
     """For `direct` the upstream itself. None if the benchmark did not start it."""
     fraction: int = 1
     """The gateway gets one in `fraction` of the streams."""
@@ -60,7 +60,7 @@ async def running(
     folder.mkdir(parents=True)
     site = Site(program, folder, free_port(), upstream_port)
     launch = peer.launch(site)
-    child = Child(launch.argv, core=core, log=folder / "output.log", env=launch.env)
+    child = BenchProcess(launch.argv, core=core, log=folder / "output.log", env=launch.env)
     try:
         contestant = Contestant(peer.name, Target(site.port, launch.headers), child, peer.fraction)
         await answers(contestant)

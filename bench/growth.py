@@ -26,7 +26,7 @@ from bench.open_files import allow_files
 from bench.peers.peer import Launch, Peer, Site
 from bench.ports import free_port
 from bench.priority import favour, undisturbed
-from bench.process import Child
+from bench.process import BenchProcess
 from bench.stream import Client, Tally, Target, chat
 from slotgate.gateway.auth.keys import hash_key, new_key
 
@@ -216,7 +216,7 @@ async def _measure(cores: Cores) -> None:
     work = HOME / ".work"
     work.mkdir(exist_ok=True)
     port = free_port()
-    upstream = Child(
+    upstream = BenchProcess(
         [sys.executable, "-m", "bench.upstream", str(port)], core=cores.load, log=work / "upstream.log"
     )
     try:

@@ -16,7 +16,7 @@ from time import monotonic_ns
 from typing import TypeVar
 
 from bench.accounting import Usage
-from bench.stream import Client, Exchange, Tally, Target, chat, post
+from bench.stream import Client, StreamExchange, Tally, Target, chat, post
 
 __all__ = ["Paced", "first_tokens", "fixed", "paced", "saturated", "slow"]
 
@@ -140,7 +140,7 @@ async def _streams(
 ) -> AsyncIterator[None]:
     """Run streams during the block. Each has had its first token when the block begins."""
     clients: list[Client] = []
-    asked: list[Exchange] = []
+    asked: list[StreamExchange] = []
     try:
         for _ in range(count):
             clients.append(await Client.connect(target, tally))

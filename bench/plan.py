@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FULL", "QUICK", "Plan"]
+__all__ = ["FULL", "QUICK", "BenchPlan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     rounds: int
     streams: int = 32
     pace: int = 50
@@ -27,8 +27,8 @@ class Plan:
     """Tokens of each stream from the real llama-server with a tiny model."""
 
 
-FULL = Plan(rounds=7)
-QUICK = Plan(
+FULL = BenchPlan(rounds=7)
+QUICK = BenchPlan(
     rounds=3,
     settle_s=0.3,
     window_s=0.6,

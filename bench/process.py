@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.accounting import Usage, family, memory_bytes, usage
 
-__all__ = ["Child"]
+__all__ = ["BenchProcess"]
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 3.0
@@ -32,7 +32,7 @@ os.execvp(argv[0], argv)
 """
 
 
-class Child:
+class BenchProcess:
     def __init__(
         self, argv: Sequence[str], *, core: int, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
@@ -49,7 +49,7 @@ class Child:
             )
 
     def __repr__(self) -> str:
-        return f"<Child {self._process.pid}, exit code {self._process.poll()}>"
+        return f"<BenchProcess {self._process.pid}, exit code {self._process.poll()}>"
 
     @property
     def ended(self) -> bool:

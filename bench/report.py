@@ -14,7 +14,7 @@ from bench.columns import rows
 from bench.cores import Cores
 from bench.figures import Summary
 from bench.peers import PEERS
-from bench.plan import Plan
+from bench.plan import BenchPlan
 from bench.samples import DIRECT, Samples
 from bench.table import markdown, plain
 from bench.versions import commit
@@ -33,7 +33,7 @@ def machine() -> str:
 
 
 def write_report(
-    samples: Samples, plan: Plan, cores: Cores, versions: Mapping[str, str], results: Path
+    samples: Samples, plan: BenchPlan, cores: Cores, versions: Mapping[str, str], results: Path
 ) -> str:
     """Write the files, and return the text for the terminal."""
     titles, body = rows(samples)
@@ -68,7 +68,7 @@ def write_report(
     return "\n".join(lines)
 
 
-def _pictures(samples: Samples, plan: Plan) -> Mapping[str, str]:
+def _pictures(samples: Samples, plan: BenchPlan) -> Mapping[str, str]:
     load = f"{plan.streams} streams of {plan.pace} tokens/s, one core; less is better"
     return {
         "cpu": _picture(

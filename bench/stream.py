@@ -38,7 +38,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Exchange:
+class StreamExchange:
     """One request and its answer. Both futures fail when the connection does."""
 
     first_token: asyncio.Future[int]
@@ -69,7 +69,7 @@ class Client(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, tally: Tally) -> None:
         self._loop = loop
         self._tally = tally
-        self._exchange: Exchange | None = None
+        self._exchange: StreamExchange | None = None
         self._now = 0
         self.usable = True
 
@@ -79,10 +79,10 @@ class Client(asyncio.Protocol):
         _, client = await loop.create_connection(lambda: cls(loop, tally), "127.0.0.1", target.port)
         return client
 
-    def ask(self, request: bytes) -> Exchange:
+    def ask(self, request: bytes) -> StreamExchange:
         self._stamps = Stamps()
         self._parser = httptools.HttpResponseParser(self)
-        self._exchange = Exchange(self._loop.create_future(), self._loop.create_future())
+        self._exchange = StreamExchange(self._loop.create_future(), self._loop.create_future())
         self._transport.write(request)
         return self._exchange
 
@@ -143,7 +143,7 @@ class Client(asyncio.Protocol):
             exchange.over.set_result(None)
         self._fail(exchange, ConnectionError("an answer without a token"))
 
-    def _fail(self, exchange: Exchange, error: Exception) -> None:
+    def _fail(self, exchange: StreamExchange, error: Exception) -> None:
         for future in (exchange.first_token, exchange.over):
             if not future.done():
                 future.set_exception(error)

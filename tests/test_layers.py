@@ -158,7 +158,7 @@ def test_a_room_imports_the_rooms_of_the_table_only() -> None:
     ] == []
 
 
-def test_of_some_rooms_one_module_only_is_imported() -> None:
+def test_only_one_module_of_some_rooms_is_imported() -> None:
     assert [
         f"{module} imports {name}"
         for module in MODULES
@@ -223,7 +223,7 @@ def ours_of(module: str) -> list[str]:
     return [name for name in imports_of(module) if is_in(name, ("slotgate",)) and name != "slotgate"]
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_are_no_import_cycles() -> None:
     graph = {
         module: {name for name in imports_of(module, at_import=True) if name in MODULES} for module in MODULES
     }
@@ -240,7 +240,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         visit(module, ())
 
 
-def test_a_third_party_is_known_to_few_and_the_table_names_nobody_else() -> None:
+def test_third_party_imports_match_the_table() -> None:
     used: dict[str, set[str]] = {}
     for module in MODULES:
         for top in {name.split(".")[0] for name in imports_of(module)}:
@@ -250,7 +250,7 @@ def test_a_third_party_is_known_to_few_and_the_table_names_nobody_else() -> None
     assert used == THIRD_PARTIES
 
 
-def test_of_starlette_the_router_and_small_parts_only() -> None:
+def test_only_small_parts_of_starlette_are_imported() -> None:
     parts = {name.split(".")[1] for m in MODULES for name in imports_of(m) if is_in(name, ("starlette",))}
     assert parts == STARLETTE
 
@@ -267,7 +267,7 @@ def test_every_public_name_exists_once_and_in_order() -> None:
             assert names == sorted(set(names), key=lambda name: (not name.isupper(), name)), module
 
 
-def test_what_a_package_offers_is_what_it_says() -> None:
+def test_a_package_exports_what_its_all_names() -> None:
     for package in [module for module, path in MODULES.items() if path.name == "__init__.py"]:
         offered = {
             alias.asname or alias.name

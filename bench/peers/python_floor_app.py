@@ -24,7 +24,7 @@ _HEAD = (
 ).encode()
 
 
-class Exchange(asyncio.Protocol):
+class FloorExchange(asyncio.Protocol):
     """One request and its answer."""
 
     def __init__(self, request: bytes) -> None:
@@ -76,7 +76,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     request = await _request(scope, receive)
     loop = asyncio.get_running_loop()
     try:
-        _, exchange = await loop.create_connection(lambda: Exchange(request), _HOST, _PORT)
+        _, exchange = await loop.create_connection(lambda: FloorExchange(request), _HOST, _PORT)
     except OSError:
         await _bad_gateway(send)
         return
@@ -100,7 +100,7 @@ async def _request(scope: Scope, receive: Receive) -> bytes:
     return _HEAD % (scope["method"].encode(), target, len(body)) + body
 
 
-async def _answer(exchange: Exchange, send: Send) -> None:
+async def _answer(exchange: FloorExchange, send: Send) -> None:
     """Send the answer. If its body ended too early, send no end: uvicorn then closes the connection."""
     await exchange.news.wait()
     if not exchange.status:
@@ -118,7 +118,7 @@ async def _answer(exchange: Exchange, send: Send) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": not exchange.complete})
 
 
-async def _close_with_client(receive: Receive, exchange: Exchange) -> None:
+async def _close_with_client(receive: Receive, exchange: FloorExchange) -> None:
     """Close the exchange when the client disconnects. uvicorn reports that by `receive` only, never by
     `send`.
     """

@@ -14,12 +14,12 @@ from bench.contestant import installed
 from bench.cores import choose
 from bench.install import Unavailable, debian, first_of, on_path
 from bench.peers import PEERS, QUICK, Peer
-from bench.plan import Plan
+from bench.plan import BenchPlan
 from bench.report import write_report
 from bench.samples import DIRECT, REFERENCE, Samples
 from bench.versions import commit, version_of
 
-PLAN = Plan(
+PLAN = BenchPlan(
     rounds=2,
     streams=3,
     settle_s=0.05,
@@ -66,7 +66,7 @@ async def test_a_contest_measures_everybody_and_names_who_cannot_start(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_who_gets_a_part_of_the_streams_is_not_compared_with_who_gets_all(tmp_path: Path) -> None:
+async def test_a_gateway_with_fewer_streams_has_no_ratio_to_the_reference(tmp_path: Path) -> None:
     samples, cores = Samples(), choose()
     ours = peer("slotgate")
     reference, part = replace(ours, name=REFERENCE), replace(ours, fraction=3)
@@ -114,7 +114,7 @@ def test_peers_have_different_names_and_the_quick_ones_are_among_them() -> None:
     assert set(QUICK) <= set(names)
 
 
-def test_what_cannot_be_had_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     wanted = first_of(on_path("no-such-program"), debian("no-such-package", "no-such-program"))
     with pytest.raises(Unavailable, match=r"no no-such-program on the PATH; .*no-such-package"):

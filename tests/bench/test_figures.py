@@ -13,13 +13,13 @@ def test_a_percentile_is_a_measured_value(percent: float, value: float) -> None:
     assert percentile([5, 3, 1, 2, 4], percent) == value
 
 
-def test_nothing_measured_is_no_number() -> None:
+def test_without_values_there_is_no_figure() -> None:
     assert math.isnan(percentile([], 50))
     assert summary([]) is None
     assert summary([math.nan]) is None
 
 
-def test_a_summary_is_the_median_and_the_range_of_what_was_measured() -> None:
+def test_a_summary_is_the_median_and_the_range() -> None:
     assert summary([3.0, math.nan, 1.0, 2.0]) == Summary(2.0, 1.0, 3.0)
 
 
@@ -27,7 +27,7 @@ def test_ratios_compare_the_same_round() -> None:
     assert ratios([2.0, 9.0, 8.0], [1.0, 3.0, 0.0]) == [2.0, 3.0]
 
 
-def test_what_is_added_is_added_to_direct_in_the_same_round() -> None:
+def test_added_time_is_the_difference_to_direct_in_the_same_round() -> None:
     samples = Samples()
     for peer, values in {DIRECT: [10.0, 20.0], "nginx": [15.0, 27.0]}.items():
         for value in values:

@@ -72,7 +72,7 @@ async def test_a_stream_is_sent_on_and_its_connection_closed(tmp_path: Path) -> 
     assert len(upstream.transports) == 3, "one a request, and one before the first"
 
 
-async def test_what_is_no_stream_keeps_its_status_and_type(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_a_stream_keeps_status_and_type(tmp_path: Path) -> None:
     async with floor(tmp_path) as (target, _):
         async with await RawClient.connect(f"http://127.0.0.1:{target.port}") as client:
             head = await client.request("GET", "/health?verbose=1")

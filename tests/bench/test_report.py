@@ -53,7 +53,7 @@ def test_columns_have_different_titles() -> None:
     assert isinstance(COLUMNS[0], Column)
 
 
-def test_a_chart_has_a_bar_for_everybody_and_escapes_names() -> None:
+def test_a_chart_has_a_bar_for_each_gateway_and_escapes_names() -> None:
     values = [("nginx", Summary(19, 18, 20)), ("a<b", Summary(38.04, 30, 40)), ("c", Summary(1234.5, 1, 2))]
     root = ET.fromstring(bars("CPU & time", "µs", values, ours="a<b"))
     space = "{http://www.w3.org/2000/svg}"
@@ -64,5 +64,5 @@ def test_a_chart_has_a_bar_for_everybody_and_escapes_names() -> None:
     assert first.attrib["fill"] != second.attrib["fill"]
 
 
-def test_a_chart_of_nothing_is_a_chart() -> None:
+def test_a_chart_without_values_is_valid() -> None:
     assert ET.fromstring(bars("t", "u", [], ours="slotgate")) is not None
