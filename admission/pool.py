@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from slotgate.admission.demand import Demand
 from slotgate.admission.lease import Lease, Outcome
@@ -62,8 +63,8 @@ class SlotPool:
         """Whether each lease is told which slots it holds. To be set before the first one."""
         self.unclean: dict[int, float] = {}
         """Slots in which an isolated request may have left something, and since when."""
-        self.on_unclean: Callable[[], None] = _nobody_asks
-        """Called when slots have to be cleaned: whoever does it sets it, and calls `cleaned`."""
+        self.on_unclean: Final[list[Callable[[], None]]] = []
+        """Called when slots have to be cleaned. The cleaner calls `cleaned` for each of them."""
         self.context = 0
         """Tokens that all slots share; 0: each has a context of its own."""
         self.on_trial = False
@@ -75,11 +76,11 @@ class SlotPool:
         """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
         self.idle_since = 0.0
         """When the last lease ended: what idle logic looks at, and not at responses that are still open."""
-        self.on_idle: Callable[[], None] = _nobody_asks
-        """Called when the last live lease has ended: where unloading what is not used begins."""
+        self.on_idle: Final[list[Callable[[], None]]] = []
+        """Called when the last live lease has ended."""
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self.on_quarantine: Callable[[], None] = _nobody_asks
-        """Called when slots have to be verified: whoever probes sets it."""
+        self.on_quarantine: Final[list[Callable[[], None]]] = []
+        """Called when slots have to be verified. Without a prober quarantined slots stay out."""
         self._trying: Lease | None = None
         """The one that was granted on trial."""
         self._used: OrderedDict[int, None] = OrderedDict()
@@ -164,7 +165,7 @@ class SlotPool:
         self.released[lease.outcome] += 1
         if not lease.outcome.verified:
             self.quarantine.add(lease, now, total=self.total)
-            self.on_quarantine()
+            _call(self.on_quarantine)
         elif lease.demand.isolated and lease.outcome is not Outcome.UNUSED:
             self._clean(lease.slots, now)
         if lease.outcome is Outcome.FINISHED:
@@ -173,7 +174,7 @@ class SlotPool:
             self.service_s = smoothed + _SERVICE_SMOOTHING * (took - smoothed)
         if not self.leases:
             self.idle_since = now
-            self.on_idle()
+            _call(self.on_idle)
 
     def probe_sent(self, now: float) -> SlotProbe:
         self._ours_at_most = self._leased
@@ -248,7 +249,7 @@ class SlotPool:
         left = [number for number in numbers if number is not None]
         if left:
             self.unclean.update(dict.fromkeys(left, now))
-            self.on_unclean()
+            _call(self.on_unclean)
 
 
 def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
@@ -256,5 +257,6 @@ def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _nobody_asks() -> None:
-    """Nobody is interested. Without a prober quarantined slots stay out."""
+def _call(observers: list[Callable[[], None]]) -> None:
+    for observer in tuple(observers):
+        observer()

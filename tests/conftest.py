@@ -10,6 +10,7 @@ from hypothesis import settings
 from tests.support.fixtures import (
     anyio_backend,
     cold_llama,
+    illegal_transitions,
     no_stray_tasks,
     nothing_left,
     postgres,
@@ -23,6 +24,7 @@ from tests.support.fixtures import (
 __all__ = [
     "anyio_backend",
     "cold_llama",
+    "illegal_transitions",
     "no_stray_tasks",
     "nothing_left",
     "postgres",

@@ -180,8 +180,8 @@ class _CurrentState(Collector):
             for state in ("idle", "leased", "quarantined", "foreign"):
                 slots.add_metric((backend.name, state), getattr(status, state))
             quarantined.add_metric((backend.name,), status.quarantined)
-            for each in BackendState:
-                states.add_metric((backend.name, each.value), float(backend.state is each))
+            for label in dict.fromkeys(state.label for state in BackendState):
+                states.add_metric((backend.name, label), float(backend.state.label == label))
         yield from (slots, quarantined, states)
         queue = self._scheduler.status()
         depth = GaugeMetricFamily("slotgate_queue_depth", "Requests waiting for a slot.", labels=("tenant",))

@@ -56,7 +56,7 @@ def backend_status(backend: Backend, actions: BackendActions | None = None) -> d
     return {
         "name": backend.name,
         "url": str(backend.base_url),
-        "state": backend.state.value,
+        "state": backend.state.label,
         "reason": backend.explanation,
         "slots": {
             "total": slots.total,

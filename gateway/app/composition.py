@@ -22,8 +22,8 @@ from slotgate.gateway.admin.page_files import PageFiles
 from slotgate.gateway.auth.operators import Operators
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
+from slotgate.gateway.processes.llama_process import LlamaProcess
 from slotgate.gateway.processes.loader import Loader
-from slotgate.gateway.processes.supervisor import LlamaProcess
 from slotgate.gateway.settings import Settings
 from slotgate.gateway.telemetry.log_limiter import LogLimiter
 from slotgate.gateway.telemetry.tracing import BeginTrace

@@ -17,7 +17,7 @@ import uvloop
 from slotgate.gateway.app.composition import Composition, RequestObserver
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.auth.identity import identities_of
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.open_files import allow_connections
 from slotgate.gateway.server.signals import stop_signals
@@ -151,7 +151,7 @@ async def assemble(
     )
     app = LiveGateway(settings, parts, identities_of, written=written, load=load)
     if processes is not None:
-        processes.follow(parts.runtime.fleet.monitors)
+        processes.report_to(parts.runtime.fleet.backends)
     parts.start()
     try:
         yield app, parts

@@ -1,49 +1,51 @@
-"""One llama-server as the gateway sees it: how to reach it, its slots, its state.
+"""One llama-server as the gateway knows it: its address, its slots and its state.
 
-The state (`backend_state.py`) is what follows from three things: what was seen of it last (`observe`),
-whether it is to get no new work (`hold`), and its circuit (`circuit.py`). Only READY admits. STARTING and
-LOADING let requests wait; a backend that has been FAILED for `GIVE_UP_S`, was given up, or is held by order
-is not waited for.
+The state follows from `BackendFacts` (see `state.py`). The methods of this class change one fact each,
+compute the state anew and tell the observers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable
-from enum import Enum
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import httpx
-import orjson
+import structlog
 
 from slotgate.admission import SlotPool
 from slotgate.gateway.backends.circuit_breaker import CircuitBreaker, CircuitState
 from slotgate.gateway.backends.kv_sharing import kv_unified_from_sizes
-from slotgate.gateway.backends.state import NEXT, BackendState
+from slotgate.gateway.backends.request_builder import RequestBuilder
+from slotgate.gateway.backends.scrubber import scrubber
+from slotgate.gateway.backends.state import (
+    PROCESS_REASONS,
+    BackendFacts,
+    BackendState,
+    IllegalBackendTransitionError,
+    LastHealth,
+    ProcessState,
+    backend_state,
+    check_transition,
+    with_process,
+)
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body
 from slotgate.gateway.upstream import UpstreamRequest, UpstreamTransport
 from slotgate.gateway.upstream.address import BackendAddress
 
-__all__ = ["Backend", "BackendState", "Hold"]
+__all__ = ["Backend", "BackendState", "StateObserver", "report_illegal_transition"]
 
-GIVE_UP_S = 10.0
+FAILURE_PATIENCE_S = 10.0
+"""Requests wait this long for a backend that has failed."""
+log = structlog.stdlib.get_logger(__name__)
 
-_MODEL_FILE = b".gguf"
-_word = re.compile(rb"[^\s\"']+")
-
-
-class Hold(Enum):
-    """Why a backend gets no new work; what runs goes on."""
-
-    BY_ORDER = "drained by order"
-    TO_STOP = "its process is about to be stopped"
-    """Requests wait meanwhile: it, or another one, is there again soon."""
+StateObserver: TypeAlias = Callable[["Backend"], None]
 
 
 class Backend:
-    """`models` are the names it was found or configured to serve, as the backend itself writes them."""
+    """Observers are called synchronously, in the order in which they were added, and must not raise."""
 
     def __init__(
         self,
@@ -58,71 +60,182 @@ class Backend:
         pool_name: str = "",
         connect_timeout_s: float = 5.0,
         start_timeout_s: float = 300.0,
+        loads_on_request: bool = False,
+        on_change: Iterable[StateObserver] = (),
+        on_restart: Iterable[StateObserver] = (),
     ) -> None:
         self.name = name
         self.base_url = httpx.URL(base_url)
         self.api_key = api_key
+        self._requests = RequestBuilder(self.base_url, api_key)
+        self.loads_on_request = loads_on_request
+        """True if the gateway loads its process when a request needs it."""
+        self._start_timeout_s = start_timeout_s
+        address = BackendAddress.of(self.base_url, unix_socket)
+        self.transport = UpstreamTransport(address, connect_timeout_s=connect_timeout_s)
+        self._control = UpstreamTransport(address, connect_timeout_s=connect_timeout_s, keep_idle=False)
+        self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
+
+        # The state, and what it follows from
+        self._facts = BackendFacts()
+        self.circuit = CircuitBreaker()
+        self.state = backend_state(self._facts)
+        self.since = 0.0
+        """The time when the label of the state changed last."""
+        self.reason = "not asked yet"
+        """The result of the last health check in words, or the stage of the process."""
+        self.process_failure = ""
+        """The reason why its process ended; empty once the next one is ready."""
+        self.process_changes = 0
+        """Counts starts and ends of the process. An answer that was asked of an older process is outdated."""
+
+        # What the configuration or the backend itself says
         self.fixed_slots = slots
         self.kv_unified = kv_unified
-        """Whether its slots share one context, by the configuration; None: to be found out."""
-        self.says_unified: bool | None = None
-        """What its process says of that, where it is one of ours."""
-        self.n_ctx_train: int | None = None
-        """The context that its model was trained for, in tokens."""
-        self._start_timeout_s = start_timeout_s
-        self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
-        self.transport = UpstreamTransport(
-            BackendAddress.of(self.base_url, unix_socket), connect_timeout_s=connect_timeout_s
-        )
-        self._control = UpstreamTransport(
-            BackendAddress.of(self.base_url, unix_socket),
-            connect_timeout_s=connect_timeout_s,
-            keep_idle=False,
-        )
-        self._questions: dict[str, httpx.Request] = {}
-        self._starts: dict[str, bytes] = {}
-        """By path, what the heads of all requests there begin with."""
-        self.state = BackendState.STARTING
-        self.reason = "not asked yet"
-        self.circuit = CircuitBreaker()
-        self.held: Hold | None = None
-        self.given_up = False
-        """Whether its process will not be started again by itself."""
-        self.on_request = False
-        """Whether its process is loaded when somebody asks for its model."""
-        self.will_load = True
-        """Whether it is worth waiting for while its process is not loaded."""
-        self._observed = BackendState.STARTING
-        self.process = ""
-        """What is wrong with its process, where that is one of ours."""
-        self.since = 0.0
-        self.models: tuple[str, ...] = ()
+        """The setting that says if its slots share one context; None: find it out."""
+        self.process_kv_unified: bool | None = None
+        """The same from the command or the log of its process; None: unknown."""
         self.n_ctx: int | None = None
         """Context of one slot, in tokens."""
-        self.states_usage = True
-        """Whether its streams state token counts without being asked for the usage chunk."""
+        self.n_ctx_train: int | None = None
+        """The context that its model was trained for, in tokens."""
+        self.models: tuple[str, ...] = ()
+        """The names of the models that it says it serves."""
         self.model_path: str | None = None
         self.props: dict[str, Any] = {}
-        """What it last said of itself."""
-        self.on_restart: Callable[[], None] = lambda: None
-        """Its process is another one: nothing that it had in its cache is there any more."""
-        self.on_change: Callable[[Backend], None] = lambda _: None
+        """Its last answer to /props."""
+        self.states_usage = True
+        """True while its streams state token counts although no usage chunk was asked for."""
+
+        self.on_change: Final[list[StateObserver]] = list(on_change)
+        """Called when the state, the number of slots or the shared context has changed."""
+        self.on_process_change: Final[list[StateObserver]] = []
+        """Called when its process has started to serve, serves no more, or lies still."""
+        self.on_restart: Final[list[StateObserver]] = list(on_restart)
+        """Called when its process is a new one, so that its KV cache is empty."""
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.state.value} {self.pool!r}>"
 
+    # -- what the state means
+
+    @property
+    def facts(self) -> BackendFacts:
+        return replace(self._facts, circuit=self.circuit.state)
+
     @property
     def explanation(self) -> str:
-        """Why it is not ready, as far as known."""
-        held = self.held.value if self.held else ""
-        return "; ".join(part for part in (held, self.circuit.reason, self.process, self.reason) if part)
+        """The reasons why it is not ready, as far as they are known."""
+        held = ""
+        if self._facts.drained:
+            held = "drained by order"
+        elif self._facts.leaving:
+            held = "its process is about to be stopped"
+        parts = (held, self.circuit.reason, self.process_failure, self.reason)
+        return "; ".join(part for part in parts if part)
 
-    def move_to(self, url: str) -> None:
-        """Its process listens there now."""
-        self.base_url = httpx.URL(url)
-        self._forget_requests()
-        for transport in (self.transport, self._control):
-            transport.move_to(BackendAddress.of(self.base_url, None))
+    @property
+    def can_serve(self) -> bool:
+        """Return True if it is ready, or is loaded when a request needs it."""
+        return self.state is BackendState.READY or (self.loads_on_request and self.state.may_become_ready)
+
+    def is_unavailable(self, now: float) -> bool:
+        """Return True if a new request should be refused instead of waiting for this backend."""
+        patience_is_over = self.state.is_failed and now - self.since >= FAILURE_PATIENCE_S
+        return self.state.is_gone or patience_is_over
+
+    # -- changes of one fact each
+
+    def observe(self, health: LastHealth, reason: str = "") -> None:
+        """Note the result of a health check."""
+        self.reason = reason
+        self._update(replace(self._facts, health=health))
+
+    def set_drained(self, drained: bool) -> None:
+        """Give it no new requests because an operator says so, or give it requests again."""
+        self._update(replace(self._facts, drained=drained))
+
+    def set_leaving(self, leaving: bool) -> None:
+        """Give it no new requests because its process is about to be stopped, or give it requests again."""
+        self._update(replace(self._facts, leaving=leaving))
+
+    def set_may_load(self, may_load: bool) -> None:
+        """Say if its process, once stopped, is started again without an operator."""
+        self._update(replace(self._facts, may_load=may_load))
+
+    def process_changed(
+        self, process: ProcessState, *, url: str, failure: str = "", kv_unified: bool | None = None
+    ) -> None:
+        """Note the state of its process. `failure` says why the last process ended, if it ended by itself."""
+        could_be_asked = self._facts.can_be_asked
+        self.process_failure = failure
+        facts = with_process(self._facts, process)
+        if process is ProcessState.READY:
+            self.process_kv_unified = kv_unified
+            self.circuit.answered()
+            self.move_to(url)
+        else:
+            self.reason = PROCESS_REASONS[process]
+        if facts.can_be_asked or could_be_asked:
+            self.process_changes += 1
+        self._update(facts, adopts=self._facts.process is None)
+        for observer in self.on_process_change:
+            observer(self)
+
+    def answered(self) -> None:
+        """Note that a request had an event, or a complete answer, even an error."""
+        was_closed = self.circuit.state is CircuitState.CLOSED
+        self.circuit.answered()
+        if not was_closed:
+            self._update(self._facts)
+
+    def silent(self) -> None:
+        """Note that a request had no event in time."""
+        self.circuit.silent(asyncio.get_running_loop().time())
+        self._update(self._facts)
+
+    def look_at_circuit(self) -> None:
+        """Let one request try if the circuit breaker was open long enough."""
+        if self.circuit.retry_at is not None:
+            self.circuit.rested(asyncio.get_running_loop().time())
+            self._update(self._facts)
+
+    def restarted(self) -> None:
+        """Forget what the old process held: its slots are idle and its KV cache is gone."""
+        self.pool.restarted()
+        for observer in self.on_restart:
+            observer(self)
+
+    def _update(self, facts: BackendFacts, *, adopts: bool = False) -> None:
+        """Compute the state. `adopts`: the process was unknown until now, so any state may follow."""
+        self._facts = facts
+        before, after = self.state, backend_state(self.facts)
+        self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
+        begins_to_come = after.is_coming and self.pool.loading_until is None
+        if begins_to_come:
+            self.pool.loading_until = asyncio.get_running_loop().time() + self._start_timeout_s
+        if after is before:
+            if begins_to_come:
+                self._tell()
+            return
+        try:
+            if not adopts:
+                check_transition(before, after)
+        except IllegalBackendTransitionError as error:
+            report_illegal_transition(self, error)
+        self.state = after
+        if after.label != before.label:
+            self.since = asyncio.get_running_loop().time()
+        self.pool.admitting = after is BackendState.READY
+        if not after.is_coming:
+            self.pool.loading_until = None
+        self._tell()
+
+    def _tell(self) -> None:
+        for observer in tuple(self.on_change):
+            observer(self)
+
+    # -- what it has
 
     def adjust(
         self,
@@ -133,9 +246,9 @@ class Backend:
         kv_unified: bool | None,
         connect_timeout_s: float,
     ) -> None:
-        """What may change while requests run on it. Whoever calls it has admission look again."""
+        """Take settings that may change while requests run. The caller has admission look again."""
         self.api_key = api_key
-        self._forget_requests()
+        self._requests = RequestBuilder(self.base_url, api_key)
         self.fixed_slots = slots
         self.kv_unified = kv_unified
         self.pool.total = slots or self.pool.total
@@ -143,170 +256,58 @@ class Backend:
         for transport in (self.transport, self._control):
             transport.connect_timeout_s = connect_timeout_s
 
-    def _forget_requests(self) -> None:
-        """They were made for another address or key."""
-        self._questions.clear()
-        self._starts.clear()
-
-    @property
-    def lost(self) -> bool:
-        """Whether those that wait for this backend already should be told that it does not come."""
-        failed = self.given_up and self.state is BackendState.FAILED
-        stopped = self.state is BackendState.STOPPED and not self.will_load
-        return self.held is Hold.BY_ORDER or failed or stopped
-
-    @property
-    def can_serve(self) -> bool:
-        """Whether it is ready, or is loaded when somebody asks."""
-        loadable = self.on_request and self.state is not BackendState.FAILED
-        return self.state is BackendState.READY or (loadable and self.held is not Hold.BY_ORDER)
-
-    def hopeless(self, now: float) -> bool:
-        """Whether a request should not wait for this backend."""
-        return self.lost or (self.state is BackendState.FAILED and now - self.since >= GIVE_UP_S)
-
-    @property
-    def observed(self) -> BackendState:
-        """What was seen of it last, whatever it is held for."""
-        return self._observed
-
-    def observe(self, state: BackendState, reason: str = "") -> None:
-        """What is seen of it now. An impossible change is a programming error."""
-        self.reason = reason
-        self._observed = state
-        self._settle()
-
-    def hold(self, why: Hold | None) -> None:
-        """Give it no new work for now; None: give it work again."""
-        if why is not self.held:
-            self.held = why
-            self._settle()
-            self.on_change(self)
-
-    def answered(self) -> None:
-        """A request had an event, or a complete answer, whatever it says."""
-        if self.circuit.state is not CircuitState.CLOSED:
-            self.circuit.answered()
-            self._settle()
-        self.circuit.answered()
-
-    def silent(self) -> None:
-        """A request had no event in time."""
-        self.circuit.silent(asyncio.get_running_loop().time())
-        self._settle()
-
-    def look_at_circuit(self) -> None:
-        """Time has passed: a circuit that was open long enough lets one request try."""
-        if self.circuit.retry_at is not None:
-            self.circuit.rested(asyncio.get_running_loop().time())
-            self._settle()
-
-    def _settle(self) -> None:
-        """Draw the conclusion from all that is known."""
-        state = self._observed
-        if state is not BackendState.STOPPED:
-            if self.held is not None:
-                state = BackendState.DRAINING
-            elif self.circuit.state is CircuitState.OPEN:
-                state = BackendState.FAILED
-        self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
-        begins_to_come = state.is_coming and self.pool.loading_until is None
-        if begins_to_come:
-            self.pool.loading_until = asyncio.get_running_loop().time() + self._start_timeout_s
-        if state is not self.state:
-            if state not in NEXT[self.state]:
-                raise ValueError(f"backend {self.name}: {self.state.value} cannot become {state.value}")
-            self.state = state
-            self.since = asyncio.get_running_loop().time()
-            self.pool.admitting = state is BackendState.READY
-            if not state.is_coming:
-                self.pool.loading_until = None
-            self.on_change(self)
-        elif begins_to_come:
-            self.on_change(self)
+    def move_to(self, url: str) -> None:
+        """Use another address, because its process listens there now."""
+        self.base_url = httpx.URL(url)
+        self._requests = RequestBuilder(self.base_url, self.api_key)
+        for transport in (self.transport, self._control):
+            transport.move_to(BackendAddress.of(self.base_url, None))
 
     def resize(self, total: int) -> None:
-        """It has so many slots, and what `n_ctx` says is known."""
-        told = (
+        """Set the number of slots, and the context that they share if they share one."""
+        known = (
             self.kv_unified,
-            self.says_unified,
+            self.process_kv_unified,
             kv_unified_from_sizes(self.n_ctx, total, self.n_ctx_train),
         )
-        unified = next(word for word in told if word is not None)
+        unified = next(value for value in known if value is not None)
         context = self.n_ctx or 0 if unified else 0
         if (total, context) != (self.pool.total, self.pool.context):
             self.pool.total, self.pool.context = total, context
-            self.on_change(self)
+            self._tell()
+
+    # -- what is sent to it
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
-        """One of its own pages, whole, on a connection of its own; raises `httpx.TransportError`.
+        """Return one of its own pages, read whole. Raises `httpx.TransportError`.
 
-        Asked every few seconds for as long as the gateway runs: the request is built once. The connection is
-        not kept, because llama-server closes idle ones: it would be stale as often as not.
+        Each query has a connection of its own. A kept one would often be stale, because llama-server closes
+        idle connections.
         """
-        question = self._questions.get(path)
-        if question is None:
-            headers = [(b"host", self.base_url.netloc), (b"connection", b"close"), *self._own_key()]
-            question = self._questions[path] = httpx.Request(method, self._url(path), headers=headers)
-        answer = await self._control.handle_async_request(question)
+        answer = await self._control.handle_async_request(self._requests.query(path, method))
         try:
             await answer.aread()
         finally:
             await answer.aclose()
         return answer
 
-    def request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
-        """A POST for this backend, with its own key and nothing of the client's but `headers`."""
-        own = [(b"host", self.base_url.netloc), (b"accept-encoding", b"identity"), *self._own_key()]
-        return httpx.Request(
-            "POST",
-            self._url(path),
-            headers=[*own, *headers, (b"content-length", b"%d" % sum(map(len, body)))],
-            extensions={"body": body},
-        )
+    def whole_request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
+        """Return a POST whose answer is read whole, with the backend's own key and no headers but these."""
+        return self._requests.whole(path, body, headers)
 
-    def outgoing(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
-        """The same for a stream."""
-        start = self._starts.get(path)
-        if start is None:
-            lines = [b"POST %s HTTP/1.1" % self._url(path).raw_path, b"host: %s" % self.base_url.netloc]
-            lines += [b"%s: %s" % pair for pair in ((b"accept-encoding", b"identity"), *self._own_key())]
-            start = self._starts[path] = b"\r\n".join(lines)
-        lines = [start, *[b"%s: %s" % pair for pair in headers]]
-        size = sum(map(len, body))
-        return UpstreamRequest(b"%s\r\ncontent-length: %d\r\n\r\n" % (b"\r\n".join(lines), size), body)
-
-    def _own_key(self) -> Headers:
-        return [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []
-
-    def _url(self, path: str) -> httpx.URL:
-        return self.base_url.copy_with(raw_path=self.base_url.raw_path.rstrip(b"/") + path.encode())
+    def stream_request(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
+        """Return a POST whose answer is streamed, with the same headers as `whole_request`."""
+        return self._requests.stream(path, body, headers)
 
     def scrubber(self, public_name: str) -> Callable[[bytes], bytes]:
-        """For JSON texts: the public name stands wherever the backend writes the path of a model's file.
-
-        Its own key is left out: a proxy in front of it may repeat what it was sent.
-        """
-        path = orjson.dumps(self.model_path or "")[1:-1]
-        name = orjson.dumps(public_name)[1:-1]
-        key = orjson.dumps(self.api_key or "")[1:-1]
-
-        def scrub(text: bytes) -> bytes:
-            if key:
-                text = text.replace(key, b"***")
-            if path and path != name:
-                text = text.replace(path, name)
-            if _MODEL_FILE not in text:
-                return text
-            return _word.sub(lambda word: _without_path(word[0], name), text)
-
-        return scrub
+        """Return a function that removes model paths and the backend's key from JSON texts."""
+        return scrubber(self.model_path, self.api_key, public_name)
 
     async def aclose(self) -> None:
         await self._control.aclose()
         await self.transport.aclose()
 
 
-def _without_path(word: bytes, name: bytes) -> bytes:
-    start, end = word.find(b"/"), word.rfind(_MODEL_FILE)
-    return word if not 0 <= start < end else word[:start] + name + word[end + len(_MODEL_FILE) :]
+def report_illegal_transition(backend: Backend, error: IllegalBackendTransitionError) -> None:
+    """Log a fault of this program. The backend goes on with its new state, because the facts are true."""
+    log.error("illegal backend transition", backend=backend.name, reason=str(error))

@@ -1,20 +1,22 @@
-"""All backends together: built from the settings, watched, and routed to by admission."""
+"""All backends: builds them from the settings, watches them, and says which serve which model."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from slotgate.admission import Lease, Scheduler
 from slotgate.gateway.backends.affinity import Affinity
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.backends.models import ModelCatalogue
-from slotgate.gateway.backends.monitor import Monitor
+from slotgate.gateway.backends.health_monitor import HealthMonitor
+from slotgate.gateway.backends.model_catalogue import ModelCatalogue
 from slotgate.gateway.backends.slot_eraser import SlotEraser
+from slotgate.gateway.backends.slot_prober import SlotProber
+from slotgate.gateway.backends.state import LastHealth
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
@@ -36,7 +38,8 @@ class Fleet:
         self._entries: dict[str, BackendSettings] = {}
         self.affinity = Affinity()
         self.backends: dict[str, Backend] = {}
-        self.monitors: dict[str, Monitor] = {}
+        self._monitors: dict[str, HealthMonitor] = {}
+        self.probers: dict[str, SlotProber] = {}
         self._erasers: dict[str, SlotEraser] = {}
         """Backend name -> eraser, where slots are numbered. Such a backend is ours: it is never retired."""
         self._retired: set[Backend] = set()
@@ -52,8 +55,10 @@ class Fleet:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Go on with these settings. A backend that is another one now is replaced: what runs on the old one
-        ends there. One that is where it was keeps its slots: those that are taken there stay taken.
+        """Use these settings from now on.
+
+        A backend with another address or command is replaced; requests that run on the old one end there. A
+        backend that stays where it was keeps its slots and the requests in them.
         """
         wanted = {entry.name: entry for entry in settings.backends}
         for name in [name for name, entry in self._entries.items() if not _same(entry, wanted.get(name))]:
@@ -69,29 +74,47 @@ class Fleet:
 
     def _add(self, entry: BackendSettings, settings: Settings) -> None:
         pool_name = entry.name if entry.name not in self._serving else f"{entry.name}#{next(self._pools)}"
-        backend = _backend(entry, pool_name, self._environ, settings.timeouts.connect_s)
-        monitor = Monitor(
+        backend = self._backend(entry, pool_name, settings.timeouts.connect_s)
+        prober = SlotProber(
             backend,
-            interval_s=entry.health_interval_s,
             quarantine_max_s=settings.admission.quarantine_max_s,
-            ask_models=not entry.models,
             on_slots=self._scheduler.dispatch,
         )
-        backend.on_change = self._changed
-        backend.on_restart = lambda: self.affinity.forget(pool_name)
-        backend.pool.on_quarantine = monitor.nudge
+        monitor = HealthMonitor(
+            backend, prober, interval_s=entry.health_interval_s, ask_models=not entry.models
+        )
         self._entries[entry.name] = entry
         self.backends[entry.name] = self._serving[pool_name] = backend
-        self.monitors[entry.name] = monitor
+        self._monitors[entry.name] = monitor
+        self.probers[entry.name] = prober
         self.catalogue.add(backend, entry.models)
         if entry.name in isolating(settings):
             backend.pool.numbered = True
             self._erasers[entry.name] = SlotEraser(backend, self._scheduler.dispatch)
         if self._started:
             monitor.start()
+            prober.start()
+
+    def _backend(self, entry: BackendSettings, pool_name: str, connect_timeout_s: float) -> Backend:
+        assert entry.base_url is not None, "a backend with a command is given its URL when its process starts"
+        return Backend(
+            entry.name,
+            entry.base_url,
+            api_key=entry.api_key(self._environ),
+            unix_socket=entry.unix_socket,
+            slots=entry.slots,
+            shared=entry.shared,
+            kv_unified=entry.kv_unified,
+            pool_name=pool_name,
+            connect_timeout_s=connect_timeout_s,
+            start_timeout_s=entry.start_timeout_s,
+            loads_on_request=loads_on_request(entry),
+            on_change=[self._changed],
+            on_restart=[self._forget_prompts],
+        )
 
     def _adjust(self, entry: BackendSettings, settings: Settings) -> None:
-        backend, monitor = self.backends[entry.name], self.monitors[entry.name]
+        backend = self.backends[entry.name]
         backend.adjust(
             api_key=entry.api_key(self._environ),
             slots=entry.slots,
@@ -99,36 +122,37 @@ class Fleet:
             kv_unified=entry.kv_unified,
             connect_timeout_s=settings.timeouts.connect_s,
         )
-        monitor.adjust(
-            interval_s=entry.health_interval_s, quarantine_max_s=settings.admission.quarantine_max_s
-        )
+        self._monitors[entry.name].adjust(interval_s=entry.health_interval_s)
+        self.probers[entry.name].adjust(quarantine_max_s=settings.admission.quarantine_max_s)
         self._entries[entry.name] = entry
         self.catalogue.add(backend, entry.models)
 
     def _retire(self, name: str) -> None:
-        backend, monitor = self.backends.pop(name), self.monitors.pop(name)
+        backend = self.backends.pop(name)
+        watchers = (self._monitors.pop(name), self.probers.pop(name))
         del self._entries[name]
         self.catalogue.remove(backend)
         backend.pool.admitting = False
-        backend.on_change = lambda _: None
+        backend.on_change.remove(self._changed)
         self._retired.add(backend)
 
         def idle() -> None:
-            task = asyncio.get_running_loop().create_task(self._close(backend, monitor))
+            task = asyncio.get_running_loop().create_task(self._close(backend, watchers))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
         if backend.pool.leases:
-            backend.pool.on_idle = idle
+            backend.pool.on_idle.append(idle)
         else:
             idle()
 
-    async def _close(self, backend: Backend, monitor: Monitor) -> None:
-        """Its last request has ended: what its answer still says to the client does not need it."""
+    async def _close(self, backend: Backend, watchers: Iterable[HealthMonitor | SlotProber]) -> None:
+        """Close a retired backend. Its last request has ended; what the client still reads is buffered."""
         self._retired.discard(backend)
         self._serving.pop(backend.pool.name, None)
         self.affinity.forget(backend.pool.name)
-        await monitor.stop()
+        for watcher in watchers:
+            await watcher.stop()
         await backend.aclose()
 
     def __repr__(self) -> str:
@@ -136,7 +160,7 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """Whether a backend is ready, or can be loaded for whoever asks."""
+        """Return True if a backend is ready or is loaded when a request needs it."""
         return any(backend.can_serve for backend in self.backends.values())
 
     def start(self) -> None:
@@ -145,8 +169,8 @@ class Fleet:
             watcher.start()
 
     @property
-    def _watchers(self) -> list[Monitor | SlotEraser]:
-        return [*self.monitors.values(), *self._erasers.values()]
+    def _watchers(self) -> list[HealthMonitor | SlotProber | SlotEraser]:
+        return [*self._monitors.values(), *self.probers.values(), *self._erasers.values()]
 
     async def stop(self) -> None:
         for watcher in self._watchers:
@@ -175,16 +199,17 @@ class Fleet:
         return self._load_requests | self._scheduler.waiting_since()
 
     def may_retry(self, error: GatewayError, lease: Lease) -> bool:
-        """Whether the request may be tried once more after this error: nothing of it came, none was begun.
+        """Return True if the request may be tried again after this error, because no output has come.
 
-        A backend that is loading is waited for; one that is not there is left, if there is another.
+        The request waits for a backend that is loading. It leaves a backend that is not there, if another one
+        serves the model.
         """
         if not error.retry_safe or lease.delivered:
             return False
         backend = self._serving.get(lease.pool_name)  # it may have been retired, and closed by now
         loading = error.status == 503 or (backend is not None and backend.state.is_coming)
         if backend is not None and backend.state is BackendState.READY:
-            backend.observe(BackendState.LOADING if loading else BackendState.FAILED, error.message)
+            backend.observe(LastHealth.LOADING if loading else LastHealth.MISSED, error.message)
         model = self.catalogue.models.get(lease.demand.model)
         others = model.backends if model is not None else []
         return loading or any(other.state is BackendState.READY for other in others)
@@ -192,21 +217,24 @@ class Fleet:
     def _changed(self, backend: Backend) -> None:
         pool = backend.pool
         context = {"context": pool.context} if pool.context else {}
-        log.info("backend", backend=backend.name, state=backend.state.value, slots=pool.total, **context)
+        log.info("backend", backend=backend.name, state=backend.state.label, slots=pool.total, **context)
         self._reroute()
+
+    def _forget_prompts(self, backend: Backend) -> None:
+        self.affinity.forget(backend.pool.name)
 
     def _reroute(self) -> None:
         self.catalogue.rebuild()
         self._scheduler.route(
             {
-                model.name: [backend.pool for backend in model.backends if not backend.lost]
+                model.name: [backend.pool for backend in model.backends if not backend.state.is_gone]
                 for model in self.catalogue.models.values()
             }
         )
 
 
 def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
-    """Whether both are one llama-server, and its models are found out in the same way."""
+    """Return True if both are the same llama-server, whose models are found out in the same way."""
     return (
         after is not None
         and (before.url, before.command) == (after.url, after.command)
@@ -214,19 +242,9 @@ def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
     )
 
 
-def _backend(
-    entry: BackendSettings, pool_name: str, environ: Mapping[str, str], connect_timeout_s: float
-) -> Backend:
-    assert entry.base_url is not None, "a backend with a command is given its URL when its process starts"
-    return Backend(
-        entry.name,
-        entry.base_url,
-        api_key=entry.api_key(environ),
-        unix_socket=entry.unix_socket,
-        slots=entry.slots,
-        shared=entry.shared,
-        kv_unified=entry.kv_unified,
-        pool_name=pool_name,
-        connect_timeout_s=connect_timeout_s,
-        start_timeout_s=entry.start_timeout_s,
-    )
+def loads_on_request(entry: BackendSettings) -> bool:
+    """Return True if the process of this backend is loaded when a request needs it.
+
+    A process that the gateway unloads by itself is also loaded by itself.
+    """
+    return entry.load == "demand" or bool(entry.group) or bool(entry.idle_unload_s)

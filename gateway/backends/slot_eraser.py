@@ -1,9 +1,9 @@
-"""Erasing what isolated requests have left in the slots of one backend, before anybody else gets them.
+"""Erases what isolated requests have left in the slots of one backend, before another request gets them.
 
-`POST /slots/{n}?action=erase` is a task in llama-server's own queue: behind what the slot is still busy with,
-so that there is nothing to wait for here; its answer counts as a result, as every one does, and may keep
-abandoned work alive for a second more. A slot whose erasing fails stays out until it has worked, or the
-process is another.
+`POST /slots/{n}?action=erase` is a task in llama-server's own queue. It runs after the slot's current work,
+so the eraser need not wait for that work. Its answer counts as a result in llama-server, as every answer
+does, and may keep abandoned work alive for a second more. A slot that cannot be erased stays out of use until
+a later attempt succeeds or the process is replaced.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from slotgate.gateway.backends.backend import Backend
 __all__ = ["SlotEraser"]
 
 ASK_S = 30.0
-"""A batch of a long prompt may be in front of it."""
+"""Seconds that one erasing may take. A batch of a long prompt may be in front of it."""
 AGAIN_S = 2.0
+"""Seconds between attempts."""
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -33,31 +34,31 @@ class SlotEraser:
         self._on_slots = on_slots
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        backend.pool.on_unclean = self._work.set
+        backend.pool.on_unclean.append(self._work.set)
 
     def __repr__(self) -> str:
-        return f"<SlotEraser of {self._backend.name}, {len(self._backend.pool.unclean)} to clean>"
+        return f"<SlotEraser of {self._backend.name}, {len(self._backend.pool.unclean)} to erase>"
 
     def start(self) -> None:
-        name = f"cleaning of {self._backend.name}"
-        self._task = asyncio.get_running_loop().create_task(self._clean_all(), name=name)
+        name = f"erasing of {self._backend.name}"
+        self._task = asyncio.get_running_loop().create_task(self._erase_all(), name=name)
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=1.0)
 
-    async def _clean_all(self) -> None:
+    async def _erase_all(self) -> None:
         unclean = self._backend.pool.unclean
         while True:
             self._work.clear()
-            failed = [number for number in list(unclean) if not await self._clean(number)]
+            failed = [number for number in list(unclean) if not await self._try_to_erase(number)]
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S if failed else None):
                     await self._work.wait()
 
-    async def _clean(self, number: int) -> bool:
-        """Whether it is clean now."""
+    async def _try_to_erase(self, number: int) -> bool:
+        """Return True if the slot is clean now."""
         fault = await self._erase(number)
         if fault:
             log.warning("slot not erased", backend=self._backend.name, slot=number, reason=fault)
@@ -67,7 +68,7 @@ class SlotEraser:
         return True
 
     async def _erase(self, number: int) -> str:
-        """Why it did not work; empty if it did."""
+        """Return the reason why it failed, or an empty string."""
         try:
             async with asyncio.timeout(ASK_S):
                 answer = await self._backend.ask(f"/slots/{number}?action=erase", method="POST")

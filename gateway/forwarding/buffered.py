@@ -104,7 +104,7 @@ class BufferedAnswer:
 
         ending = Outcome.UNUSED
         try:
-            request = backend.request(
+            request = backend.whole_request(
                 generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
             )
             context.asked_at = loop.time()

@@ -17,7 +17,7 @@ __all__ = ["check_served", "upstream_headers", "widest"]
 def check_served(backends: list[Backend]) -> None:
     """Raise `CapacityError` if no backend of the model is worth waiting for."""
     now = asyncio.get_running_loop().time()
-    if all(backend.hopeless(now) for backend in backends):
+    if all(backend.is_unavailable(now) for backend in backends):
         reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
         raise CapacityError(
             503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0

@@ -208,7 +208,7 @@ class StreamedAnswer:
             on_answer=backend.answered,
             on_first_event=watchdog.begin,
         )
-        request = backend.outgoing(
+        request = backend.stream_request(
             generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
         )
         try:

@@ -25,7 +25,7 @@ from slotgate.gateway.api.request_options import RequestOptions
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.models import Model
+from slotgate.gateway.backends.model_catalogue import ServedModel
 from slotgate.gateway.forwarding.books import BookEntry, charged
 from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
@@ -94,7 +94,7 @@ class Generate:
         )
 
     def _prefix(
-        self, parsed: ParsedRequest, model: Model, options: RequestOptions, tenant: TenantIdentity
+        self, parsed: ParsedRequest, model: ServedModel, options: RequestOptions, tenant: TenantIdentity
     ) -> PromptPrefix:
         """Hash the prompt if a choice depends on it: between backends, or between numbered slots.
 
@@ -109,7 +109,7 @@ class Generate:
     def _demand(
         self,
         parsed: ParsedRequest,
-        model: Model,
+        model: ServedModel,
         options: RequestOptions,
         tenant: TenantIdentity,
         prefix: PromptPrefix,
@@ -134,7 +134,7 @@ class Generate:
             isolated=tenant.isolated,
         )
 
-    def _tokens(self, model: Model, parsed: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
+    def _tokens(self, model: ServedModel, parsed: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
         """Return the tokens of a shared context that the request needs, and True if its answer has no limit.
 
         The tokens of an unlimited answer are not counted. They are 0 where no backend shares its context

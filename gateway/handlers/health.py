@@ -25,7 +25,7 @@ class Ready:
         draining = self._scheduler.draining
         ready = self._fleet.ready and not draining
         backends = [
-            {"name": backend.name, "state": backend.state.value, "reason": backend.explanation}
+            {"name": backend.name, "state": backend.state.label, "reason": backend.explanation}
             for backend in self._fleet.backends.values()
         ]
         status = "ready" if ready else "draining" if draining else "not ready"

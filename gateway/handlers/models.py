@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.gateway.backends.models import ModelCatalogue
+from slotgate.gateway.backends.model_catalogue import ModelCatalogue
 from slotgate.gateway.http.context import context_of
 from slotgate.gateway.http.replies import send_json
 

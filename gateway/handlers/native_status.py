@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from slotgate.gateway.api.chunks import encode
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.models import Model, ModelCatalogue
+from slotgate.gateway.backends.model_catalogue import ModelCatalogue, ServedModel
 from slotgate.gateway.http.context import context_of
 from slotgate.gateway.http.errors import CapacityError
 from slotgate.gateway.http.replies import send_json, send_whole
@@ -30,7 +30,7 @@ class _OfModel:
     def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
 
-    def _model(self, scope: Scope) -> Model:
+    def _model(self, scope: Scope) -> ServedModel:
         asked = parse_qs(scope["query_string"].decode("latin-1"), encoding="utf-8").get("model")
         model = self._catalogue.resolve(asked[0] if asked else None, context_of(scope).tenant)
         context_of(scope).model = model.name

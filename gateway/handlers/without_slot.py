@@ -57,7 +57,7 @@ class WithoutSlot:
         body = await self._reader.body_for_backend(
             parsed, context.tenant, model.upstream_name, AddedOptions()
         )
-        request = backend.request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
+        request = backend.whole_request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
         context.asked_at = asyncio.get_running_loop().time()
         reply: Reply | None = None
         with until_client_gone(receive):

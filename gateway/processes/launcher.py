@@ -1,27 +1,30 @@
-"""One llama-server process: launched on a port, waited for, ended.
+"""Launches llama-server processes, one after another, and waits until each is ready.
 
-A `Launcher` makes one `Launched` after another, all with the same key, which travels by environment only, and
-on the same port as long as that can be had: then whoever talks to the server finds the next one there.
+All processes of a `Launcher` have the same API key, which they get by the environment. They also have the
+same port as long as it is free, so that the gateway finds the next process at the address of the last one.
 """
+
+from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from slotgate.gateway.processes.child import Child
-from slotgate.gateway.processes.command import CACHE_RAM, LlamaCommand
-from slotgate.gateway.processes.environment import child_environment
-from slotgate.gateway.processes.flags import knows_option
+from slotgate.gateway.processes.command import CACHE_RAM, LlamaCommand, child_environment
 from slotgate.gateway.processes.output import ChildOutput
 from slotgate.gateway.processes.ports import LOOPBACK, cannot_listen, free_port
-from slotgate.gateway.processes.probe import Answer, Probe
+from slotgate.gateway.processes.readiness_probe import ProbeAnswer, ReadinessProbe
 
+__all__ = ["LaunchedProcess", "Launcher", "knows_option"]
+
+_HELP_TIMEOUT_S: Final = 10.0
 _PROBE_INTERVAL_S: Final = 0.1
 
 
-class Launched:
-    """A process that runs, or ran. Whoever has one ends its `child`."""
+class LaunchedProcess:
+    """A process that runs or has run. Its holder must end `child`."""
 
     def __init__(self, child: Child, port: int, api_key: str, output: ChildOutput) -> None:
         self.child = child
@@ -30,18 +33,18 @@ class Launched:
         self._api_key = api_key
 
     def __repr__(self) -> str:
-        return f"<Launched {self.url} {self.child!r}>"
+        return f"<LaunchedProcess {self.url} {self.child!r}>"
 
     async def until_ready(self, timeout_s: float) -> str | None:
-        """None once it is ready and known to be ours; else why it will not be."""
-        answer = Answer.SILENT
+        """Return None once the process is ready and known to be ours, or the reason why it is not."""
+        answer = ProbeAnswer.SILENT
         deadline = time.monotonic() + timeout_s
-        async with Probe(self.url, self._api_key) as probe:
+        async with ReadinessProbe(self.url, self._api_key) as probe:
             while time.monotonic() < deadline:
                 if await self.child.is_over_within(_PROBE_INTERVAL_S):
                     return str(self.child.exit)
                 answer = await probe.ask()
-                if answer is Answer.READY:
+                if answer is ProbeAnswer.READY:
                     return None
                 if answer.is_a_stranger:
                     return f"{self.url} {answer.value}"
@@ -49,7 +52,7 @@ class Launched:
 
 
 class Launcher:
-    """Launches `command`; what of `environ` may pass is decided by `child_environment`."""
+    """Launches `command`. `child_environment` decides what passes of `environ`."""
 
     def __init__(
         self, command: LlamaCommand, environ: Mapping[str, str], pick_port: Callable[[], int] = free_port
@@ -66,30 +69,44 @@ class Launcher:
 
     @property
     def url(self) -> str:
-        """Where the last process listened, or else the first one will."""
+        """The address where the last process listened, or where the first one will listen."""
         return _url(self._port)
 
-    async def launch(self, on_line: Callable[[str], None]) -> Launched:
-        """Starts a process; each line it writes goes to `on_line`. Raises as `Child.start`."""
+    async def launch(self, on_line: Callable[[str], None]) -> LaunchedProcess:
+        """Start a process and call `on_line` with each line of its output. Raises OSError."""
         cache = await self._may_limit_cache()
         port = self._next_port()
         output = ChildOutput(on_line, (self.api_key,))
         child = await Child.start(self.command.arguments(port, cache), self._environment, output)
-        return Launched(child, port, self.api_key, output)
+        return LaunchedProcess(child, port, self.api_key, output)
 
     def _next_port(self) -> int:
-        """The last one, unless somebody has it now: a stranger, or whoever made our process fail to bind."""
+        """Return the last port, or another one if another program listens on the last port now."""
         if cannot_listen(LOOPBACK, self._port) is not None:
             self._port = self._pick_port()
         return self._port
 
     async def _may_limit_cache(self) -> bool:
-        """Asked of the program once."""
+        """Return True if --cache-ram can be given. The program is asked only once."""
         if not self.command.limits_cache:
             return False
         if self._knows_cache_ram is None:
             self._knows_cache_ram = await knows_option(self.command.command, self._environment, CACHE_RAM)
         return self._knows_cache_ram
+
+
+async def knows_option(command: Sequence[str], environment: Mapping[str, str], option: str) -> bool:
+    """Return True if the output of `command --help` names `option`. Raises OSError as `Child.start` does.
+
+    llama-server exits at once when it gets an option that it does not know.
+    """
+    lines: list[str] = []
+    child = await Child.start((*command, "--help"), environment, ChildOutput(lines.append))
+    try:
+        await child.is_over_within(_HELP_TIMEOUT_S)
+    finally:
+        await child.end(grace_s=0.0)
+    return any(option in line.replace(",", " ").split() for line in lines)
 
 
 def _url(port: int) -> str:

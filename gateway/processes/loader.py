@@ -1,8 +1,8 @@
 """Loads and unloads the processes behind backends, as `residency.plan` decides and as the operator orders.
 
-It looks whenever something has changed that waits, runs or admits, once a turn of the event loop, and when
-time alone changes the answer. A look and what follows from it are one step without `await`: a request that
-was granted its slot in the turn before is seen, and one that comes in the turn after waits.
+The loader asks for a new plan when something that waits, runs or admits has changed, at most once in each
+turn of the event loop, and at the time that the last plan named. It makes the plan and carries it out in one
+step without `await`. So it sees every request that was granted a slot before, and later requests wait.
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from slotgate.gateway.backends.backend import Backend, Hold
+from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.circuit_breaker import CircuitState
 from slotgate.gateway.backends.fleet import Fleet
-from slotgate.gateway.backends.state import BackendState
 from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
-from slotgate.gateway.processes.residency import Order, Resident, Stage, Step, plan
-from slotgate.gateway.processes.state import State
-from slotgate.gateway.processes.supervisor import LlamaProcess
-from slotgate.gateway.settings import BackendSettings, Settings
+from slotgate.gateway.processes.llama_process import LlamaProcess
+from slotgate.gateway.processes.residency import LoadOrder, Residence, Resident, Step, plan, residence_of
+from slotgate.gateway.processes.state import ProcessState
+from slotgate.gateway.settings import Settings
 
 __all__ = ["Loader"]
 
 log = structlog.stdlib.get_logger(__name__)
-
-_STAGES = {
-    State.STOPPED: Stage.STOPPED,
-    State.STARTING: Stage.COMING,
-    State.LOADING: Stage.COMING,
-    State.BACKOFF: Stage.COMING,
-    State.STOPPING: Stage.STOPPING,
-    State.GIVEN_UP: Stage.FAILED,
-}
 
 
 class Loader:
@@ -55,21 +45,20 @@ class Loader:
         self._room = {group.name: group.max_loaded for group in settings.groups}
         self._patience_s = settings.server.shutdown_grace_s
         self._loop = asyncio.get_running_loop()
-        self._stages: dict[str, tuple[Stage, float]] = {}
-        self._leaving: set[str] = set()
-        self._orders: dict[str, tuple[Order, float]] = {}
+        self._residences: dict[str, tuple[Residence, float]] = {}
+        self._orders: dict[str, tuple[LoadOrder, float]] = {}
         self._running = False
         self._look_is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._any_by_request = any(map(_by_request, self._entries.values()))
+        self._loads_on_request = any(fleet.backends[name].loads_on_request for name in self._entries)
 
     def __repr__(self) -> str:
-        stages = ", ".join(f"{name} {stage.value}" for name, (stage, _) in self._stages.items())
-        return f"<Loader {stages or 'of nothing'}>"
+        residences = ", ".join(
+            f"{name} {residence.value}" for name, (residence, _) in self._residences.items()
+        )
+        return f"<Loader {residences or 'of nothing'}>"
 
     def start(self) -> None:
-        for name, entry in self._entries.items():
-            self._fleet.backends[name].on_request = _by_request(entry)
         self._running = True
         self.changed()
 
@@ -82,42 +71,41 @@ class Loader:
 
     def possible(self, name: str) -> tuple[str, ...]:
         backend, process = self._backend(name), self._processes.get(name)
-        first = "resume" if backend.held is Hold.BY_ORDER else "drain"
+        first = "resume" if backend.facts.drained else "drain"
         if process is None:
             return (first,)
-        if process.state in (State.STOPPED, State.STOPPING, State.GIVEN_UP):
+        if process.state in (ProcessState.STOPPED, ProcessState.STOPPING, ProcessState.GIVEN_UP):
             return (first, "load")
         return (first, "restart", "unload")
 
     def drain(self, name: str) -> None:
-        self._backend(name).hold(Hold.BY_ORDER)
+        self._backend(name).set_drained(True)
 
     def resume(self, name: str) -> None:
-        backend = self._backend(name)
-        if backend.held is Hold.BY_ORDER:
-            backend.hold(Hold.TO_STOP if name in self._leaving else None)
+        self._backend(name).set_drained(False)
 
     def load(self, name: str) -> None:
         process = self._process(name, "load")
-        self._fleet.backends[name].will_load = True
-        if process.state in (State.STOPPED, State.STOPPING, State.GIVEN_UP):
-            self._order(name, Order.LOAD)
+        self._fleet.backends[name].set_may_load(True)
+        if process.state in (ProcessState.STOPPED, ProcessState.STOPPING, ProcessState.GIVEN_UP):
+            self._order(name, LoadOrder.LOAD)
         elif self._orders.pop(name, None):
-            self._look()  # it stays
+            self._look()  # the order that is withdrawn was to stop it
 
     def unload(self, name: str) -> None:
         process = self._process(name, "unload")
-        self._fleet.backends[name].will_load = _by_request(self._entries[name])
-        if process.state is State.GIVEN_UP:
+        backend = self._fleet.backends[name]
+        backend.set_may_load(backend.loads_on_request)
+        if process.state is ProcessState.GIVEN_UP:
             process.begin_stop()
-        self._order(name, Order.UNLOAD)
+        self._order(name, LoadOrder.UNLOAD)
 
     def restart(self, name: str) -> None:
         self._process(name, "restart")
-        self._fleet.backends[name].will_load = True
-        self._order(name, Order.RESTART)
+        self._fleet.backends[name].set_may_load(True)
+        self._order(name, LoadOrder.RESTART)
 
-    def _order(self, name: str, order: Order) -> None:
+    def _order(self, name: str, order: LoadOrder) -> None:
         log.info("ordered", backend=name, order=order.value)
         self._orders[name] = (order, self._loop.time())
         self._look()
@@ -139,21 +127,21 @@ class Loader:
     # -- looking
 
     def changed(self) -> None:
-        """Something waits, runs or admits that did not, or does no more."""
+        """Look in the next turn of the event loop: something that waits, runs or admits has changed."""
         if (
             self._running
             and not self._look_is_due
-            and (self._any_by_request or self._orders or self._wedged())
+            and (self._loads_on_request or self._orders or self._wedged())
         ):
             self._look_is_due = True
             self._loop.call_soon(self._look)
 
     def _wedged(self) -> list[str]:
-        """Processes that answer for their health and nothing else: no request helps them, a restart may."""
+        """Return the processes that answer health checks and no requests. A restart may help them."""
         return [
             name
             for name, process in self._processes.items()
-            if process.state is State.READY
+            if process.state is ProcessState.READY
             and name not in self._orders
             and self._fleet.backends[name].circuit.state is CircuitState.OPEN
         ]
@@ -165,30 +153,30 @@ class Loader:
         now = self._loop.time()
         for name in self._wedged():
             log.warning("restarted because it does not answer", backend=name)
-            self._orders[name] = (Order.RESTART, now)
-        self._note_stages(now)
+            self._orders[name] = (LoadOrder.RESTART, now)
+        self._note_residences(now)
         planned = plan(self._residents(), self._fleet.waiting_since(), self._room, now)
         for step, name in planned.steps:
             self._do(step, name)
-        if any(step is not Step.CUT for step, _ in planned.steps):
+        if any(step is not Step.CANCEL for step, _ in planned.steps):
             self.changed()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if planned.look_at is None else self._loop.call_at(planned.look_at, self._look)
 
-    def _note_stages(self, now: float) -> None:
-        for name, process in self._processes.items():
+    def _note_residences(self, now: float) -> None:
+        for name in self._processes:
             backend = self._fleet.backends[name]
-            stage = _STAGES.get(process.state)
-            if stage is None:  # READY
-                loads = backend.observed.is_coming
-                stage = Stage.LEAVING if name in self._leaving else Stage.COMING if loads else Stage.LOADED
-            if stage in (Stage.STOPPED, Stage.FAILED, Stage.COMING):
-                self._let_stay(name, backend)
-                if self._orders.get(name, (None,))[0] is Order.UNLOAD and stage is not Stage.COMING:
+            residence = residence_of(backend.facts)
+            if residence in (Residence.STOPPED, Residence.FAILED, Residence.COMING):
+                backend.set_leaving(False)
+                if (
+                    self._orders.get(name, (None,))[0] is LoadOrder.UNLOAD
+                    and residence is not Residence.COMING
+                ):
                     del self._orders[name]
-            if self._stages.get(name, (None,))[0] is not stage:
-                self._stages[name] = (stage, now)
+            if self._residences.get(name, (None,))[0] is not residence:
+                self._residences[name] = (residence, now)
 
     def _residents(self) -> list[Resident]:
         served: dict[Backend, set[str]] = {}
@@ -204,14 +192,14 @@ class Loader:
 
     def _own(self, backend: Backend, models: frozenset[str]) -> Resident:
         entry = self._entries[backend.name]
-        stage, since = self._stages[backend.name]
+        residence, since = self._residences[backend.name]
         order, at = self._orders.get(backend.name, (None, 0.0))
         return Resident(
             backend.name,
-            stage,
+            residence,
             since,
-            models=frozenset() if backend.held is Hold.BY_ORDER else models,
-            by_request=_by_request(entry),
+            models=frozenset() if backend.facts.drained else models,
+            loads_on_request=backend.loads_on_request,
             group=entry.group,
             leases=len(backend.pool.leases),
             idle_since=backend.pool.idle_since,
@@ -231,39 +219,24 @@ class Loader:
                 self._orders.pop(name, None)
                 process.start()
             case Step.LEAVE:
-                self._have_leave(name, backend)
+                backend.set_leaving(True)
             case Step.STAY:
-                self._let_stay(name, backend)
-            case Step.CUT:
+                backend.set_leaving(False)
+            case Step.CANCEL:
                 error = CapacityError(503, "draining", "the backend is being stopped", retry_after_s=5.0)
                 self._cancel_requests(error, name)
             case Step.STOP:
-                self._have_leave(name, backend)
+                backend.set_leaving(True)
                 process.begin_stop()
             case Step.FORGET:
                 process.begin_stop()
 
-    def _have_leave(self, name: str, backend: Backend) -> None:
-        self._leaving.add(name)
-        if backend.held is None:
-            backend.hold(Hold.TO_STOP)
-
-    def _let_stay(self, name: str, backend: Backend) -> None:
-        self._leaving.discard(name)
-        if backend.held is Hold.TO_STOP:
-            backend.hold(None)
-
-
-def _by_request(entry: BackendSettings) -> bool:
-    """One that can be unloaded by itself is also loaded by itself."""
-    return entry.load == "demand" or bool(entry.group) or bool(entry.idle_unload_s)
-
 
 def _foreign(backend: Backend, models: frozenset[str]) -> Resident:
-    """A backend that is no process of ours: it is there, or it is coming, or it does not count."""
-    stage = Stage.STOPPED
-    if backend.state in (BackendState.READY, BackendState.BUSY):
-        stage = Stage.LOADED
+    """Return a backend that the gateway does not run. It counts if it is there or coming."""
+    residence = Residence.STOPPED
+    if backend.state.is_up:
+        residence = Residence.LOADED
     elif backend.state.is_coming:
-        stage = Stage.COMING
-    return Resident(backend.name, stage, 0.0, models=models)
+        residence = Residence.COMING
+    return Resident(backend.name, residence, 0.0, models=models)

@@ -1,16 +1,17 @@
-"""Which processes should be loaded: the decision, over plain data. Whoever carries it out has all the IO.
+"""Decides which processes should be loaded, over plain data. `loader.py` does all the IO.
 
-* A model that somebody waits for and nothing serves is loaded; where something serves it but is busy, a
-  further backend of it is loaded when the wait has lasted `OVERFLOW_S`.
-* A group has so many places. When all are taken, room is made: by a member that nobody uses, at once; else
-  by one that has been loaded for `RESIDENCE_S`. It gets no new work, and is stopped when its last lease has
-  ended: a live lease is never killed for another model.
-* Turns: the model whose first ticket waits longest comes first, but nothing that came before its own last
-  unloading counts. So the model that has made room does not take the place back before its turn.
-* What nobody has used for `idle_unload_s`, counted from the end of its last lease, is stopped.
-* What an operator orders comes before all that; its patience with leases is bounded.
+* A model is loaded when requests wait for it and no backend serves it. If a backend serves it but is busy,
+  another backend of the model is loaded when the wait has lasted `OVERFLOW_S`.
+* A group has a limited number of places. When all are taken, a member makes room: an unused one at once, or
+  else one that has been loaded for `RESIDENCE_S`. That member gets no new requests and is stopped when its
+  last lease has ended. A live lease is never killed for another model.
+* Turns: the model whose first ticket waits longest comes first. Waiting before the model's own last unloading
+  does not count, so a model that has made room does not take the place back before its turn.
+* A backend that was unused for `idle_unload_s` since the end of its last lease is stopped.
+* An operator's order comes before all other rules, and waits for leases for a limited time.
 
-`plan` may be asked at any time: the same data give the same steps, and a step under way is none any more.
+`plan` may be asked at any time. The same data give the same steps, and a step that is under way is not given
+again.
 
 This module never awaits, reads no clock and holds no state.
 """
@@ -22,28 +23,59 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-__all__ = ["OVERFLOW_S", "RESIDENCE_S", "REST_S", "Order", "Plan", "Resident", "Stage", "Step", "plan"]
+from slotgate.gateway.backends.state import BackendFacts, ProcessState
+
+__all__ = [
+    "OVERFLOW_S",
+    "RESIDENCE_S",
+    "REST_S",
+    "LoadOrder",
+    "LoadingPlan",
+    "Residence",
+    "Resident",
+    "Step",
+    "plan",
+    "residence_of",
+]
 
 RESIDENCE_S: Final = 10.0
-"""So long a loaded model that has work is left alone."""
+"""Seconds for which a loaded model that has work keeps its place."""
 OVERFLOW_S: Final = 2.0
+"""Seconds of waiting after which a further backend of a busy model is loaded."""
 REST_S: Final = 60.0
-"""After this a process that was given up may be tried again, when it is asked for."""
+"""Seconds after which a process that was given up may be started again for a request."""
 
 
-class Stage(Enum):
+class Residence(Enum):
+    """The part of a backend's life that matters for memory: is its model loaded?"""
+
     STOPPED = "stopped"
     COMING = "coming"
     LOADED = "loaded"
     LEAVING = "leaving"
-    """Loaded; gets no new work because it is going to be stopped."""
+    """Loaded; gets no new requests because it is going to be stopped."""
     STOPPING = "stopping"
-    """Told to end; its memory is not free yet."""
+    """It was told to end; its memory is not free yet."""
     FAILED = "failed"
     """Given up."""
 
 
-class Order(Enum):
+def residence_of(facts: BackendFacts) -> Residence:
+    """Return the residence of a process that the gateway runs. A draining or silent process is loaded too."""
+    if facts.loads:
+        return Residence.COMING
+    match facts.process:
+        case ProcessState.STOPPED:
+            return Residence.STOPPED
+        case ProcessState.GIVEN_UP:
+            return Residence.FAILED
+        case ProcessState.STOPPING:
+            return Residence.STOPPING
+        case _:
+            return Residence.LEAVING if facts.leaving else Residence.LOADED
+
+
+class LoadOrder(Enum):
     LOAD = "load"
     UNLOAD = "unload"
     RESTART = "restart"
@@ -52,14 +84,14 @@ class Order(Enum):
 class Step(Enum):
     LOAD = "load"
     LEAVE = "leave"
-    """Give it no new work."""
+    """Give it no new requests."""
     STAY = "stay"
-    """The reason to leave is gone: give it work again."""
-    CUT = "cut"
-    """End what still runs on it."""
+    """Give it requests again, because the reason to leave is gone."""
+    CANCEL = "cancel"
+    """End the requests that still run on it."""
     STOP = "stop"
     FORGET = "forget"
-    """Its failure is old: it is merely stopped."""
+    """Count it as stopped, because its failure is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +99,43 @@ class Resident:
     """One backend. Times are seconds of any clock."""
 
     name: str
-    stage: Stage
+    residence: Residence
     since: float
-    """When that stage began."""
+    """The time when that residence began."""
     models: frozenset[str] = frozenset()
-    by_request: bool = False
-    """Whether it may be loaded because somebody waits for it: a process of ours."""
+    loads_on_request: bool = False
+    """True for a process that the gateway may load because requests wait for it."""
     group: str = ""
     leases: int = 0
     idle_since: float = 0.0
-    """When its last lease ended."""
+    """The time when its last lease ended."""
     idle_unload_s: float = 0.0
-    """0: it is never idle enough."""
-    order: Order | None = None
+    """Seconds without a lease after which it is unloaded; 0: never."""
+    order: LoadOrder | None = None
     order_at: float = 0.0
     order_until: float = 0.0
-    """How long the order waits for leases to end."""
+    """The order waits until this time for leases to end."""
 
     @property
     def takes_room(self) -> bool:
-        return self.stage not in (Stage.STOPPED, Stage.FAILED)
+        return self.residence not in (Residence.STOPPED, Residence.FAILED)
 
     @property
     def vacating(self) -> bool:
-        return self.stage in (Stage.LEAVING, Stage.STOPPING)
+        return self.residence in (Residence.LEAVING, Residence.STOPPING)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadingPlan:
     steps: tuple[tuple[Step, str], ...]
     look_at: float | None
-    """When time alone changes the answer."""
+    """The time when a new plan may differ although nothing has happened; None: never."""
 
 
 def plan(
     residents: Iterable[Resident], waiting: Mapping[str, float], room: Mapping[str, int], now: float
-) -> Plan:
-    """`waiting` says since when each model is waited for, `room` how many of each group may be loaded."""
+) -> LoadingPlan:
+    """Return the next steps. `waiting`: model -> start of the wait; `room`: group -> number of places."""
     return _Round(tuple(residents), waiting, room, now).plan()
 
 
@@ -114,12 +146,12 @@ class _Round:
     room: Mapping[str, int]
     now: float
     steps: dict[str, Step] = field(default_factory=dict)
-    """One a resident at most; the next one follows when this one has shown."""
+    """At most one step for each resident. The next one follows when this one has taken effect."""
     awaited: set[str] = field(default_factory=set)
-    """Those that leave, and whose place somebody waits for."""
+    """Names of residents that leave and whose place another one waits for."""
     times: list[float] = field(default_factory=list)
 
-    def plan(self) -> Plan:
+    def plan(self) -> LoadingPlan:
         for resident in self.residents:
             self._obey(resident)
         wanted = self._wanted()
@@ -128,24 +160,30 @@ class _Round:
         for resident in self.residents:
             if resident.name not in self.steps:
                 self._tidy(resident)
-        return Plan(tuple((step, name) for name, step in self.steps.items()), min(self.times, default=None))
+        return LoadingPlan(
+            tuple((step, name) for name, step in self.steps.items()), min(self.times, default=None)
+        )
 
     def _obey(self, resident: Resident) -> None:
-        """What an order asks of a process that lives."""
-        if resident.order not in (Order.UNLOAD, Order.RESTART):
+        """Plan what an order asks of a process that is loaded or loading."""
+        if resident.order not in (LoadOrder.UNLOAD, LoadOrder.RESTART):
             return
-        if resident.stage in (Stage.COMING, Stage.LOADED):
+        if resident.residence in (Residence.COMING, Residence.LOADED):
             self._end(resident)
-        elif resident.stage is Stage.LEAVING and resident.leases and self._is_time(resident.order_until):
-            self.steps[resident.name] = Step.CUT
+        elif (
+            resident.residence is Residence.LEAVING
+            and resident.leases
+            and self._is_time(resident.order_until)
+        ):
+            self.steps[resident.name] = Step.CANCEL
 
-    # -- what has to be loaded
+    # -- what should be loaded
 
     def _wanted(self) -> list[Resident]:
-        """What should be loaded and is not, those first whose turn it is."""
+        """Return the residents that should be loaded and are not, in the order of their turns."""
         turns: dict[str, tuple[bool, float]] = {}
         for resident in self.residents:
-            if resident.order in (Order.LOAD, Order.RESTART) and not resident.takes_room:
+            if resident.order in (LoadOrder.LOAD, LoadOrder.RESTART) and not resident.takes_room:
                 turns[resident.name] = (False, resident.order_at)
         for model, since in self.waiting.items():
             missing = self._missing(model, since)
@@ -156,13 +194,15 @@ class _Round:
         return sorted(wanted, key=lambda resident: turns[resident.name])
 
     def _missing(self, model: str, since: float) -> Resident | None:
-        """The backend to load for a model that is waited for; None if enough is there or on its way."""
+        """Return the backend to load for a model with waiting requests; None if enough are loaded."""
         servers = [resident for resident in self.residents if model in resident.models]
-        if any(server.stage is Stage.COMING for server in servers):
+        if any(server.residence is Residence.COMING for server in servers):
             return None
-        stopped = [server for server in servers if server.by_request and server.stage is Stage.STOPPED]
+        stopped = [
+            server for server in servers if server.loads_on_request and server.residence is Residence.STOPPED
+        ]
         stopped.sort(key=lambda server: not self._has_room(server))
-        if any(server.stage is Stage.LOADED and server.name not in self.steps for server in servers):
+        if any(server.residence is Residence.LOADED and server.name not in self.steps for server in servers):
             stopped = [server for server in stopped if self._has_room(server)]
             if not stopped or not self._is_time(since + OVERFLOW_S):
                 return None
@@ -183,7 +223,7 @@ class _Round:
         free = max(0, self._free_places(group)) if group else len(wanted)
         self.steps.update((resident.name, Step.LOAD) for resident in wanted[:free])
         needed = len(wanted) - min(free, len(wanted))
-        for member in sorted(self._members(group), key=lambda member: member.stage is Stage.LEAVING):
+        for member in sorted(self._members(group), key=lambda member: member.residence is Residence.LEAVING):
             if needed and self._vacates(member):
                 self.awaited.add(member.name)
                 needed -= 1
@@ -191,9 +231,9 @@ class _Round:
             self._make_room(group)
 
     def _vacates(self, member: Resident) -> bool:
-        """Whether its place will be free without another step, and for others."""
+        """Return True if its place will become free, for others, without another step."""
         leaves = member.vacating or self.steps.get(member.name) in (Step.LEAVE, Step.STOP)
-        return leaves and member.order is not Order.RESTART
+        return leaves and member.order is not LoadOrder.RESTART
 
     def _make_room(self, group: str) -> None:
         members = [member for member in self._members(group) if member.name not in self.steps]
@@ -204,13 +244,13 @@ class _Round:
                 self._end(member)
 
     def _may_go_at(self, member: Resident) -> list[float]:
-        """When it may make room for others, if at all: at any time where nobody uses it."""
+        """Return a list of the time when it may make room for others; empty: never. Unused: at once."""
         used = bool(member.leases) or self._waited_for(member)
-        if member.order is not None or member.stage not in (Stage.COMING, Stage.LOADED):
+        if member.order is not None or member.residence not in (Residence.COMING, Residence.LOADED):
             return []
         if not used:
             return [0.0]
-        return [member.since + RESIDENCE_S] if member.stage is Stage.LOADED else []
+        return [member.since + RESIDENCE_S] if member.residence is Residence.LOADED else []
 
     def _end(self, member: Resident) -> None:
         self.steps[member.name] = Step.LEAVE if member.leases else Step.STOP
@@ -218,17 +258,17 @@ class _Round:
     def _waited_for(self, member: Resident) -> bool:
         return any(model in self.waiting for model in member.models)
 
-    # -- what nobody needs
+    # -- what is not needed
 
     def _tidy(self, resident: Resident) -> None:
-        match resident.stage:
-            case Stage.LEAVING if resident.order is None and resident.name not in self.awaited:
+        match resident.residence:
+            case Residence.LEAVING if resident.order is None and resident.name not in self.awaited:
                 self.steps[resident.name] = Step.STAY
-            case Stage.LEAVING if not resident.leases:
+            case Residence.LEAVING if not resident.leases:
                 self.steps[resident.name] = Step.STOP
-            case Stage.FAILED if resident.by_request and self._is_time(resident.since + REST_S):
+            case Residence.FAILED if resident.loads_on_request and self._is_time(resident.since + REST_S):
                 self.steps[resident.name] = Step.FORGET
-            case Stage.LOADED if resident.idle_unload_s and not resident.leases:
+            case Residence.LOADED if resident.idle_unload_s and not resident.leases:
                 idle_since = max(resident.idle_since, resident.since)
                 if not self._waited_for(resident) and self._is_time(idle_since + resident.idle_unload_s):
                     self._end(resident)

@@ -1,4 +1,4 @@
-"""The life of a llama-server of ours: its states and the events that lead from one to the next.
+"""The lifecycle of a llama-server that the gateway runs: its events, its transitions, and how it fails.
 
         START          SPAWNED           ANSWERED
     STOPPED ──▶ STARTING ──▶ LOADING ──▶ READY
@@ -12,36 +12,42 @@
        │ REAPED
     STOPPING ◀── STOP, from every state that has or awaits a process (from GIVEN_UP: straight to STOPPED)
 
-A stop that was asked for never passes through BACKOFF, so an intended end is never told as a failure.
-GIVEN_UP is not for ever: START leads out of it, through BACKOFF, where the limit on starts is kept.
+A stop that was asked for never passes through BACKOFF, so an intended end is never reported as a failure.
+START leads out of GIVEN_UP through BACKOFF, because the limit on the rate of starts still holds.
+
+The states are in `backends/state.py`, because the state of a backend follows from the state of its process.
+
+    Exception
+    ├── LlamaStartError            a llama-server gave up, was stopped, or took too long to become ready
+    └── IllegalTransitionError     an event without meaning in the state: a fault of this program
 
 This module never awaits and holds no state.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from slotgate.gateway.backends.state import ProcessState
 
-class State(Enum):
-    """Where a llama-server of ours is in its life."""
+__all__ = [
+    "TRANSITIONS",
+    "IllegalTransitionError",
+    "LlamaStartError",
+    "ProcessEvent",
+    "ProcessFailure",
+    "ProcessState",
+    "next_state",
+]
 
-    STOPPED = "stopped"
-    STARTING = "starting"
-    LOADING = "loading"
-    READY = "ready"
-    BACKOFF = "backoff"
-    GIVEN_UP = "given_up"
-    STOPPING = "stopping"
-
-    @property
-    def may_become_ready(self) -> bool:
-        """Whether waiting for READY makes sense without another `start()`."""
-        return self in {State.STARTING, State.LOADING, State.READY, State.BACKOFF}
+_QUOTED_LINES: Final = 10
 
 
-class Event(Enum):
-    """What can happen to it."""
+class ProcessEvent(Enum):
+    """An event in the life of a llama-server process."""
 
     START = "start"
     SPAWNED = "spawned"
@@ -53,24 +59,66 @@ class Event(Enum):
     REAPED = "reaped"
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.STOPPED: {Event.START: State.STARTING},
-    State.STARTING: {Event.SPAWNED: State.LOADING, Event.ENDED: State.BACKOFF, Event.STOP: State.STOPPING},
-    State.LOADING: {Event.ANSWERED: State.READY, Event.ENDED: State.BACKOFF, Event.STOP: State.STOPPING},
-    State.READY: {Event.ENDED: State.BACKOFF, Event.STOP: State.STOPPING},
-    State.BACKOFF: {Event.RETRY: State.STARTING, Event.GIVE_UP: State.GIVEN_UP, Event.STOP: State.STOPPING},
-    State.GIVEN_UP: {Event.START: State.BACKOFF, Event.STOP: State.STOPPED},
-    State.STOPPING: {Event.REAPED: State.STOPPED},
+TRANSITIONS: Final[Mapping[ProcessState, Mapping[ProcessEvent, ProcessState]]] = {
+    ProcessState.STOPPED: {ProcessEvent.START: ProcessState.STARTING},
+    ProcessState.STARTING: {
+        ProcessEvent.SPAWNED: ProcessState.LOADING,
+        ProcessEvent.ENDED: ProcessState.BACKOFF,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+    },
+    ProcessState.LOADING: {
+        ProcessEvent.ANSWERED: ProcessState.READY,
+        ProcessEvent.ENDED: ProcessState.BACKOFF,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+    },
+    ProcessState.READY: {
+        ProcessEvent.ENDED: ProcessState.BACKOFF,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+    },
+    ProcessState.BACKOFF: {
+        ProcessEvent.RETRY: ProcessState.STARTING,
+        ProcessEvent.GIVE_UP: ProcessState.GIVEN_UP,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+    },
+    ProcessState.GIVEN_UP: {
+        ProcessEvent.START: ProcessState.BACKOFF,
+        ProcessEvent.STOP: ProcessState.STOPPED,
+    },
+    ProcessState.STOPPING: {ProcessEvent.REAPED: ProcessState.STOPPED},
 }
 
 
 class IllegalTransitionError(RuntimeError):
-    """An event that has no meaning in the state: a fault of the program, never of a llama-server."""
+    """An event that has no meaning in the state: a fault of this program, never of a llama-server."""
 
 
-def next_state(state: State, event: Event) -> State:
-    """The state that `event` leads to. Raises IllegalTransitionError where there is none."""
+def next_state(state: ProcessState, event: ProcessEvent) -> ProcessState:
+    """Return the state that `event` leads to. Raises IllegalTransitionError if there is none."""
     try:
         return TRANSITIONS[state][event]
     except KeyError as error:
         raise IllegalTransitionError(f"{event.name} while {state.name}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFailure:
+    """The reason why the last process ended by itself, and what it wrote before (secrets removed)."""
+
+    reason: str
+    output: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        quoted = self.output[-_QUOTED_LINES:]
+        return "\n".join((self.reason, *(f"    {line}" for line in quoted)))
+
+    @property
+    def last_line(self) -> str:
+        return self.output[-1] if self.output else ""
+
+
+class LlamaStartError(Exception):
+    """The llama-server that the caller waits for will not become ready now; the message says why."""
+
+    def __init__(self, message: str, failure: ProcessFailure | None = None) -> None:
+        super().__init__(message if failure is None else f"{message}: {failure}")
+        self.failure = failure

@@ -36,7 +36,7 @@ class Prober:
         self._wake = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
         self._probing = self.loop.create_task(self._probe_for_ever())
-        self.pool.on_quarantine = self._wake.set
+        self.pool.on_quarantine.append(self._wake.set)
 
     async def request(self, work: Work, leaves_after_s: float | None = None) -> float:
         """Wait for a lease, then stay to the end or leave so long after. Returns when it was granted."""

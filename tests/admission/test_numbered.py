@@ -140,7 +140,7 @@ def test_who_waits_for_the_whole_pool_gets_there_and_holds_nothing_idle_for_ever
 def test_nobody_gets_a_slot_that_an_isolated_request_used_before_it_is_clean() -> None:
     simulation, pool = pool_of(1)
     told: list[list[int]] = []
-    pool.on_unclean = lambda: told.append(list(pool.unclean))
+    pool.on_unclean.append(lambda: told.append(list(pool.unclean)))
     end(submit(simulation, ISOLATED))
     next_one = submit(simulation, ONE)
     assert (told, next_one.queued, pool.free, pool.status(simulation.now).quarantined) == ([[0]], True, 0, 1)

@@ -47,7 +47,7 @@ def test_a_slot_is_free_at_once_unless_its_work_was_abandoned(outcome: Outcome) 
 def test_whoever_probes_is_called_when_a_slot_is_in_doubt_and_only_then() -> None:
     pool = SlotPool("gpu", 1)
     calls: list[int] = []
-    pool.on_quarantine = lambda: calls.append(len(pool.quarantine))
+    pool.on_quarantine.append(lambda: calls.append(len(pool.quarantine)))
     granting = Granting(pool)
     granting.take().release(Outcome.FINISHED)
     assert calls == []
@@ -92,7 +92,7 @@ def test_idleness_counts_from_the_end_of_the_last_lease() -> None:
     pool = SlotPool("gpu", 2)
     calls: list[float] = []
     granting = Granting(pool)
-    pool.on_idle = lambda: calls.append(granting.now)
+    pool.on_idle.append(lambda: calls.append(granting.now))
     first, second = granting.take(), granting.take()
     granting.now = 5.0
     first.release(Outcome.FINISHED)

@@ -15,11 +15,11 @@ from slotgate.gateway.app.serve import assemble
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.llama_process import LlamaProcess
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK
 from slotgate.gateway.processes.restart_policy import RestartLimits
-from slotgate.gateway.processes.state import State
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.state import ProcessState
 from slotgate.gateway.settings import parse
 from slotgate.gateway.tools.run.packages import Installed
 from tests.support.client import RawClient
@@ -37,17 +37,15 @@ class Watched:
     def __init__(self, process: LlamaProcess, fleet: Fleet) -> None:
         self.process = process
         self.backend: Backend = fleet.backends["own"]
-        self.seen: list[State] = []
+        self.seen: list[ProcessState] = []
         self._changed = asyncio.Event()
-        self._tell = process.on_change
-        process.on_change = self._note
+        process.on_change.append(self._note)
 
     def _note(self, process: LlamaProcess) -> None:
-        self._tell(process)
         self.seen.append(process.state)
         self._changed.set()
 
-    async def until(self, state: State) -> None:
+    async def until(self, state: ProcessState) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while state not in self.seen:
                 self._changed.clear()
@@ -65,15 +63,15 @@ async def watched(*habits: str) -> AsyncIterator[Watched]:
             await process.wait_ready(PATIENCE_S)
         async with assemble(children.located(settings), children.environ({})) as (_, parts):
             fleet = parts.runtime.fleet
-            children.follow(fleet.monitors)
+            children.report_to(fleet.backends)
             yield Watched(process, fleet)
 
 
 async def test_scenario_122_a_process_that_was_given_up_says_so_where_readiness_is_asked() -> None:
     async with watched("crash") as own:
-        await own.until(State.GIVEN_UP)
+        await own.until(ProcessState.GIVEN_UP)
 
-        assert own.backend.state is BackendState.FAILED
+        assert own.backend.state is BackendState.GIVEN_UP
         assert own.backend.explanation.startswith("given up: exit status 1")
 
 
@@ -81,28 +79,26 @@ async def test_a_process_that_died_admits_nothing_from_that_moment_on() -> None:
     async with watched() as own:
         assert own.process.pid is not None
         os.kill(own.process.pid, signal.SIGKILL)
-        await own.until(State.BACKOFF)
+        await own.until(ProcessState.BACKOFF)
 
         assert not own.backend.pool.admitting
         assert "killed by SIGKILL" in own.backend.explanation
-        await own.until(State.READY)
-        assert own.backend.process == ""
+        await own.until(ProcessState.READY)
+        assert own.backend.process_failure == ""
 
 
 async def test_scenario_120_a_process_that_lost_its_port_is_found_at_another() -> None:
     async with watched() as own:
         before = own.process.url
         listeners: list[socket.socket] = []
-        tell = own.process.on_change
 
         def take_port(process: LlamaProcess) -> None:
-            if process.state is State.BACKOFF:
+            if process.state is ProcessState.BACKOFF:
                 listeners.append(socket.create_server((LOOPBACK, int(before.rpartition(":")[2]))))
-            tell(process)
 
-        own.process.on_change = take_port
+        own.process.on_change.insert(0, take_port)
         own.process.restart("to lose its port")
-        await own.until(State.READY)
+        await own.until(ProcessState.READY)
 
         assert own.process.url != before
         assert str(own.backend.base_url) == own.process.url

@@ -43,7 +43,7 @@ async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_tri
         answers = await asyncio.gather(*waiting)
         assert [got.status for got in answers] == [200] * 3
         assert len(fu.generations) == asked + 3
-        assert [*states, backend.state] == [BackendState.FAILED, BackendState.READY]
+        assert [*states, backend.state] == [BackendState.SILENT, BackendState.READY]
 
 
 async def test_scenario_123_a_process_that_lives_and_does_nothing_is_restarted() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.state import BackendState
+from slotgate.gateway.processes.llama_process import LlamaProcess
 from slotgate.gateway.processes.restart_policy import RestartLimits
-from slotgate.gateway.processes.supervisor import LlamaProcess
 from tests.support.answer import WholeResponse, fetch
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, data_of, error_in, running_gateway
@@ -116,12 +116,12 @@ async def test_a_running_stream_is_waited_for_and_its_model_makes_room_after_it(
         a = gateway.fleet.backends["a"]
         async with endless(gateway, "a") as running:
             waiting = asyncio.create_task(talk(gateway, "b"))
-            await gateway.until(lambda: a.state is BackendState.DRAINING)
+            await gateway.until(lambda: a.state is BackendState.LEAVING)
             late = asyncio.create_task(talk(gateway, "a"))
             frames = running.frames(PATIENCE_S)
             for _ in range(200):
                 await anext(frames)
-            alive = (a.state.value, a.pool.leased, len(llamas()))
+            alive = (a.state.label, a.pool.leased, len(llamas()))
         assert alive == ("draining", 1, 1)
         assert [(await waiting).status, (await late).status] == [200, 200]
 
@@ -158,7 +158,7 @@ async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_are_tol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = partial(LlamaProcess, limits=RestartLimits(first_delay_s=0.0))
-    monkeypatch.setattr("slotgate.gateway.processes.managed.LlamaProcess", hasty)
+    monkeypatch.setattr("slotgate.gateway.processes.managed_processes.LlamaProcess", hasty)
     command = llama_command(tmp_path / "no-such-model.gguf")
     settings = own_settings(own_backend("a", command, **DEMAND))
     async with running_gateway(settings, ready=False) as gateway:
@@ -179,7 +179,7 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
 ) -> None:
     limits = RestartLimits(max_starts=2, first_delay_s=0.0, window_s=0.01)
     monkeypatch.setattr(
-        "slotgate.gateway.processes.managed.LlamaProcess", partial(LlamaProcess, limits=limits)
+        "slotgate.gateway.processes.managed_processes.LlamaProcess", partial(LlamaProcess, limits=limits)
     )
     monkeypatch.setattr("slotgate.gateway.processes.residency.REST_S", 0.05)
     parse_lenient = tmp_path / "parse_lenient"
@@ -187,7 +187,7 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
     async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:
         first = await talk(gateway, "a")
         parse_lenient.touch()
-        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.STOPPED)
+        await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.UNLOADED)
         second = await talk(gateway, "a")
     assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)
 
@@ -204,7 +204,7 @@ async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_m
             await wedged.head(PATIENCE_S)
             wedged.stop_reading()
             a = gateway.fleet.backends["a"]
-            await gateway.until(lambda: a.state is BackendState.STOPPED, PATIENCE_S)
+            await gateway.until(lambda: a.state is BackendState.UNLOADED, PATIENCE_S)
             held = len(gateway.in_flight.contexts)
             ready = (await fetch(gateway.url, "GET", "/ready")).status
         again = await talk(gateway, "a")
@@ -227,7 +227,7 @@ async def test_a_request_that_arrives_at_the_instant_of_unloading_is_served(tiny
     settings = own_settings(own_backend("a", llama_command(tiny_model), idle_unload_s=0.05))
     async with running_gateway(settings) as gateway:
         a = gateway.fleet.backends["a"]
-        for instant in (BackendState.DRAINING, BackendState.STOPPED) * 2:
+        for instant in (BackendState.STOPPING, BackendState.UNLOADED) * 2:
             await gateway.until(partial(has_state, a, instant))
             got = await talk(gateway, "a")
             assert got.status == 200, (instant, got)
@@ -323,7 +323,7 @@ async def test_an_order_to_load_takes_back_one_to_unload(tiny_model: Path) -> No
             await order(gateway.url, "a", "load")
             await gateway.until(lambda: a.state is BackendState.READY)
             await anext(running.frames(PATIENCE_S))
-        assert (drained, len(llamas())) == (BackendState.DRAINING, 1)
+        assert (drained, len(llamas())) == (BackendState.LEAVING, 1)
 
 
 async def test_a_endpoints_without_a_slot_is_refused_and_begins_the_loading(tiny_model: Path) -> None:

@@ -157,6 +157,6 @@ async def test_a_whole_answer_that_comes_as_its_request_is_cancelled_is_not_sent
         def the_answer_has_come() -> None:
             assert gateway.in_flight.cancel("an-id", None) == 1
 
-        backend.pool.on_idle = the_answer_has_come
+        backend.pool.on_idle.append(the_answer_has_come)
         got = await ask(gateway.url, b"x-request-id: an-id", stream=False)
         assert (got.status, got.error["code"]) == (409, "cancelled")

@@ -154,7 +154,7 @@ async def test_a_request_that_is_cancelled_as_its_first_attempt_fails_is_not_tri
         def the_attempt_has_failed() -> None:
             assert gateway.in_flight.cancel("an-id", None) == 1
 
-        backend.pool.on_idle = the_attempt_has_failed
+        backend.pool.on_idle.append(the_attempt_has_failed)
         async with await gateway.client() as client:
             await client.post(CHAT, chat(), b"x-request-id: an-id")
             assert (client.status, (await client.json())["error"]["code"]) == (409, "cancelled")

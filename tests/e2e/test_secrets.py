@@ -151,10 +151,10 @@ class Eavesdropper:
         fleet, server, runtime = gateway.fleet, gateway.server, gateway.parts.runtime
         things = [gateway.parts, runtime, fleet, runtime.scheduler, runtime.limiter, runtime.in_flight]
         things += [fleet.catalogue, runtime.queue]
-        things += [*fleet.backends.values(), *fleet.monitors.values(), *runtime.in_flight.contexts]
+        things += [*fleet.backends.values(), *fleet.probers.values(), *runtime.in_flight.contexts]
         things += [gateway.app, server, server.connections, *self.fu.llama.__dict__.values()]
         for backend in fleet.backends.values():
-            things += [backend.request("/", (b"{}",), []), backend.outgoing("/", (b"{}",), [])]
+            things += [backend.whole_request("/", (b"{}",), []), backend.stream_request("/", (b"{}",), [])]
         assert leaked("\n".join(map(repr, things))) == []
         sent = [request.raw for request in self.fu.requests]
         clients = [name for name in NAMES if name != "backend"]

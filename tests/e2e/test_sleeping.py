@@ -19,7 +19,7 @@ def props(*, asleep: bool) -> list[Write]:
 async def test_a_sleeping_server_is_not_asked_for_its_slots_and_they_are_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("slotgate.gateway.backends.monitor.ASLEEP_S", 0.0)
+    monkeypatch.setattr("slotgate.gateway.backends.slot_prober.ASLEEP_S", 0.0)
     fu = ScriptedUpstream(llama=LlamaLike(tokens=100_000, rate=200.0))
     fu.scripts["/props"] = props(asleep=False)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

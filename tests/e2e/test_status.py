@@ -295,7 +295,7 @@ async def test_a_wait_for_a_backend_that_stays_down_does_not_blame_its_slots(*, 
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, admission={"queue_timeout_s": 0.2})) as gateway:
         fu.stop_listening()
-        await gateway.until(lambda: gateway.fleet.backends["gpu0"].state is BackendState.FAILED)
+        await gateway.until(lambda: gateway.fleet.backends["gpu0"].state is BackendState.UNREACHABLE)
         got = await ask(gateway.url, stream=streaming)
     assert (got.status, got.error["code"]) == (503, "queue_timeout")
     assert got.error["message"] == "no backend that serves the model takes requests now"

@@ -83,14 +83,14 @@ async def test_a_restarted_backend_may_serve_slots_although_the_one_before_did_n
     refusal: Script = [Write(answer(501, error_body(501, "no", "not_supported_error")))]
     fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": refusal})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        monitor = gateway.fleet.monitors["gpu0"]
+        prober = gateway.fleet.probers["gpu0"]
         await abandon_one(gateway, fu)
-        await gateway.until(lambda: not monitor.slots_served)
+        await gateway.until(lambda: not prober.slots_served)
         fu.llama.loading = True
         await gateway.until(lambda: not gateway.fleet.ready)
         fu.llama.loading = False
         await gateway.until(lambda: gateway.fleet.ready)
-        assert monitor.slots_served
+        assert prober.slots_served
 
 
 DRIPPING: Script = [Write(H), Paced(20)]
@@ -104,14 +104,14 @@ DRIPPING: Script = [Write(H), Paced(20)]
 async def test_an_answer_that_cannot_be_read_changes_nothing(
     nonsense: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotgate.gateway.backends.monitor.ASK_S", 0.3)
+    monkeypatch.setattr("slotgate.gateway.backends.control_query.ASK_S", 0.3)
     fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": nonsense})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool
         await abandon_one(gateway, fu)
-        monitor = gateway.fleet.monitors["gpu0"]
-        await gateway.until(lambda: monitor.probes == 2, within=4)
+        prober = gateway.fleet.probers["gpu0"]
+        await gateway.until(lambda: prober.probes == 2, within=4)
         assert len(pool.quarantine) == 1
         del fu.scripts["/slots"]
         fu.llama.foreign = 0
@@ -132,8 +132,8 @@ async def test_a_slot_that_stays_busy_stays_out_and_its_age_is_shown() -> None:
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool
         await abandon_one(gateway, fu)
-        monitor = gateway.fleet.monitors["gpu0"]
-        await gateway.until(lambda: monitor.probes == 2, within=4)
+        prober = gateway.fleet.probers["gpu0"]
+        await gateway.until(lambda: prober.probes == 2, within=4)
         status = pool.status(asyncio.get_running_loop().time())
         assert (status.quarantined, status.idle) == (1, 0)
         assert status.quarantined_oldest_s > quarantine.SPACING_S

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from slotgate.gateway.backends.backend import Backend, report_illegal_transition
+from slotgate.gateway.backends.state import IllegalBackendTransitionError
 from tests.support.leaks import no_children_left, no_tasks_left
 from tests.support.llama import MissingPartError, RealLlama, smollm2
 from tests.support.tiny_model import write_tiny_model
@@ -44,6 +46,20 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
         if inspect.iscoroutinefunction(request.function):
             request.getfixturevalue("no_stray_tasks")
         yield
+
+
+@pytest.fixture(autouse=True)
+def illegal_transitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Fail if a backend made a transition that its table forbids; the gateway itself only logs it."""
+    found: list[str] = []
+
+    def report(backend: Backend, error: IllegalBackendTransitionError) -> None:
+        found.append(f"{backend.name}: {error}")
+        report_illegal_transition(backend, error)
+
+    monkeypatch.setattr("slotgate.gateway.backends.backend.report_illegal_transition", report)
+    yield found
+    assert found == []
 
 
 @pytest.fixture

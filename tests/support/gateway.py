@@ -18,7 +18,7 @@ import orjson
 from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.app.serve import assemble
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.server.listener import Listener
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.telemetry.tracing import BeginTrace

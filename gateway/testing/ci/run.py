@@ -14,10 +14,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import uvloop
@@ -28,7 +27,7 @@ from slotgate.gateway.auth.keys import hash_key, new_key
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.processes.exec_wrapper import die_with_parent
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK
 from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.signals import stop_signals
@@ -154,8 +153,9 @@ class _Run:
             if all(one.state is BackendState.READY for one in fleet.backends.values()):
                 came.set()
 
-        for backend in fleet.backends.values():
-            backend.on_change = partial(_both, backend.on_change, look)
+        watched = list(fleet.backends.values())
+        for backend in watched:
+            backend.on_change.append(look)
             look(backend)
         waits = [asyncio.ensure_future(event.wait()) for event in (came, self._stop)]
         try:
@@ -164,6 +164,8 @@ class _Run:
         finally:
             for wait in waits:
                 wait.cancel()
+            for backend in watched:
+                backend.on_change.remove(look)
         if not done:
             late = [one for one in fleet.backends.values() if one.state is not BackendState.READY]
             unready = "; ".join(f"{one.name} at {one.base_url}: {one.explanation}" for one in late)
@@ -239,11 +241,6 @@ class _Run:
             print(f"slotgate ci: ended after {self._options.max_s:g} s (--max-s)", file=sys.stderr)
             return TIMED_OUT
         return code or (FAILED if failures or unmatched else 0)
-
-
-def _both(first: Callable[[Backend], None], second: Callable[[Backend], None], backend: Backend) -> None:
-    first(backend)
-    second(backend)
 
 
 def _stand_in(options: CiOptions, environ: Mapping[str, str], on_reset: Changed) -> StandIn:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from slotgate.gateway.app.serve import ServeHooks, serve
-from slotgate.gateway.processes.failure import LlamaStartError
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.llama_process import LlamaProcess
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.processes.ports import cannot_listen, next_free_port
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.state import LlamaStartError
 from slotgate.gateway.tools.run.find import NotFoundError
 from slotgate.gateway.tools.run.kept_keys import load_or_make_keys, state_dir
 from slotgate.gateway.tools.run.output import LoadProgress, banner

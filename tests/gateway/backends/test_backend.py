@@ -1,21 +1,24 @@
-"""One backend as the gateway sees it: what is written to it, and what it has."""
+"""One backend: its state as facts change, and what it tells its observers. On virtual time."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import structlog
 
-from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.upstream import UpstreamRequest
+from slotgate.gateway.backends.backend import FAILURE_PATIENCE_S, Backend, BackendState
+from slotgate.gateway.backends.circuit_breaker import TRIPS_AFTER
+from slotgate.gateway.backends.state import LastHealth, ProcessState
 from tests.support.virtual_time import run_virtual
 
-CHAT = "/v1/chat/completions"
-BODY = (b'{"a":', memoryview(b"1}"))
-HEADERS = [(b"content-type", b"application/json"), (b"x-request-id", b"r1")]
+URL = "http://127.0.0.1:1"
 
 
-def with_backend(work: Callable[[Backend], None], url: str = "http://127.0.0.1:1/llm/") -> None:
+def with_backend(work: Callable[[Backend], None], **options: Any) -> None:  # noqa: ANN401
     async def course() -> None:
-        backend = Backend("gpu", url, api_key="secret")
+        backend = Backend("gpu", URL, api_key=None, slots=2, **options)
         try:
             work(backend)
         finally:
@@ -24,77 +27,150 @@ def with_backend(work: Callable[[Backend], None], url: str = "http://127.0.0.1:1
     run_virtual(course())
 
 
-def lines(outgoing: UpstreamRequest) -> list[bytes]:
-    """The request line, then the headers in any order; the body follows an empty line."""
-    head, end, rest = outgoing.head.partition(b"\r\n\r\n")
-    assert (end, rest) == (b"\r\n\r\n", b"")
-    first, *headers = head.split(b"\r\n")
-    return [first, *sorted(header.lower() for header in headers)]
+def go_through(backend: Backend, *states: ProcessState) -> None:
+    for state in states:
+        backend.process_changed(state, url=URL)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:1/llm/", "http://gpu"])
-def test_a_stream_is_asked_for_in_the_same_words_as_a_whole_answer(url: str) -> None:
+def test_only_a_ready_backend_admits() -> None:
     def work(backend: Backend) -> None:
-        stream = backend.outgoing(CHAT, BODY, HEADERS)
-        assert lines(stream) == lines(UpstreamRequest.of(backend.request(CHAT, BODY, HEADERS)))
-        assert b"content-length: 7" in lines(stream)
-        assert stream.body == BODY
-
-    with_backend(work, url)
-
-
-def test_each_path_and_each_request_has_a_head_of_its_own() -> None:
-    def work(backend: Backend) -> None:
-        heads = [backend.outgoing(path, BODY, HEADERS).head for path in (CHAT, "/completion", CHAT)]
-        assert [head.split(b" ")[1] for head in heads] == [
-            b"/llm" + CHAT.encode(),
-            b"/llm/completion",
-            b"/llm" + CHAT.encode(),
-        ]
-        assert b"r2" in backend.outgoing(CHAT, BODY, [(b"x-request-id", b"r2")]).head
-        assert b"r1" not in backend.outgoing(CHAT, BODY, []).head
+        admitting = {}
+        for health in (LastHealth.LOADING, LastHealth.GOOD, LastHealth.STREAMING, LastHealth.MISSED):
+            backend.observe(health)
+            admitting[health] = backend.pool.admitting
+        assert admitting == {health: health is LastHealth.GOOD for health in admitting}
 
     with_backend(work)
 
 
-def test_after_a_change_of_its_key_nothing_is_sent_with_the_old_one() -> None:
+def test_a_drained_backend_becomes_what_was_observed_meanwhile() -> None:
     def work(backend: Backend) -> None:
-        assert b"Bearer secret" in backend.outgoing(CHAT, BODY, []).head
-        backend.adjust(api_key="other", slots=None, shared=False, kv_unified=None, connect_timeout_s=1.0)
-        head = backend.outgoing(CHAT, BODY, []).head
-        assert (b"Bearer other" in head, b"secret" in head) == (True, False)
+        backend.observe(LastHealth.GOOD)
+        backend.set_drained(True)
+        seen = [backend.state]
+        assert backend.explanation == "drained by order"
+        backend.observe(LastHealth.LOADING)
+        seen.append(backend.state)
+        backend.set_drained(False)
+        seen.append(backend.state)
+        assert seen == [BackendState.DRAINED, BackendState.DRAINED, BackendState.LOADING]
 
     with_backend(work)
 
 
-def test_a_process_that_listens_elsewhere_is_asked_there_by_its_new_name() -> None:
+def test_requests_wait_for_a_process_that_is_about_to_stop() -> None:
     def work(backend: Backend) -> None:
-        backend.outgoing(CHAT, BODY, [])
-        backend.move_to("http://127.0.0.1:2")
-        assert lines(backend.outgoing(CHAT, BODY, []))[:1] == [b"POST /v1/chat/completions HTTP/1.1"]
-        assert b"host: 127.0.0.1:2" in lines(backend.outgoing(CHAT, BODY, []))
+        go_through(backend, ProcessState.READY)
+        backend.observe(LastHealth.GOOD)
+        backend.set_leaving(True)
+        assert backend.state is BackendState.LEAVING
+        assert not backend.is_unavailable(FAILURE_PATIENCE_S * 2)
 
     with_backend(work)
 
 
-def test_a_key_is_in_no_text_that_might_be_logged() -> None:
-    with_backend(lambda backend: _no_secret(repr(backend.outgoing(CHAT, BODY, HEADERS))))
+def test_a_given_up_process_is_unavailable_at_once_and_a_failed_backend_after_a_while() -> None:
+    def work(backend: Backend) -> None:
+        backend.observe(LastHealth.MISSED)
+        assert [backend.is_unavailable(now) for now in (0.0, FAILURE_PATIENCE_S)] == [False, True]
+        go_through(backend, ProcessState.BACKOFF, ProcessState.GIVEN_UP)
+        assert backend.is_unavailable(0.0)
+
+    with_backend(work)
 
 
-def _no_secret(text: str) -> None:
-    assert "secret" not in text
+@pytest.mark.parametrize("on_request", [False, True])
+def test_an_unloaded_backend_can_serve_if_a_request_loads_it(*, on_request: bool) -> None:
+    def work(backend: Backend) -> None:
+        go_through(backend, ProcessState.STOPPED)
+        assert (backend.state, backend.can_serve) == (BackendState.UNLOADED, on_request)
+        backend.set_drained(True)
+        assert (backend.state, backend.can_serve) == (BackendState.STOPPED, False)
+
+    with_backend(work, loads_on_request=on_request)
 
 
-def test_admission_looks_again_when_only_the_context_is_another() -> None:
-    """As by a reload that says whether it is shared."""
+def test_timeouts_in_a_row_open_the_circuit_although_health_is_good() -> None:
+    def work(backend: Backend) -> None:
+        backend.observe(LastHealth.GOOD)
+        for _ in range(TRIPS_AFTER - 1):
+            backend.silent()
+        assert backend.state is BackendState.READY
+        backend.silent()
+        backend.observe(LastHealth.GOOD)
+        assert (backend.state, backend.pool.admitting) == (BackendState.SILENT, False)
+        assert backend.explanation == "3 requests in a row had no event in time"
+        backend.answered()
+        assert (backend.state, backend.explanation) == (BackendState.READY, "")
+
+    with_backend(work)
+
+
+def test_a_failed_backend_stays_failed_since_its_first_failure() -> None:
+    async def course() -> float:
+        backend = Backend("gpu", URL, api_key=None, slots=2)
+        backend.observe(LastHealth.MISSED)
+        first = backend.since
+        for _ in range(TRIPS_AFTER):
+            backend.silent()
+        assert backend.state is BackendState.SILENT
+        await backend.aclose()
+        return backend.since - first
+
+    assert run_virtual(course()) == 0.0
+
+
+def test_a_process_that_starts_while_its_circuit_was_open_is_starting() -> None:
+    def work(backend: Backend) -> None:
+        go_through(backend, ProcessState.READY)
+        for _ in range(TRIPS_AFTER):
+            backend.silent()
+        go_through(backend, ProcessState.BACKOFF)
+        assert backend.state is BackendState.STARTING
+
+    with_backend(work)
+
+
+def test_all_observers_hear_a_change_in_order() -> None:
+    heard: list[str] = []
 
     def work(backend: Backend) -> None:
-        told: list[tuple[int, int]] = []
-        backend.on_change = lambda _: told.append((backend.pool.total, backend.pool.context))
+        backend.on_change.append(lambda _: heard.append("second"))
+        backend.observe(LastHealth.GOOD)
+        assert heard == ["first", "second"]
+        backend.observe(LastHealth.GOOD)
+        assert heard == ["first", "second"]
+
+    with_backend(work, on_change=[lambda _: heard.append("first")])
+
+
+def test_observers_hear_a_change_of_the_shared_context_alone() -> None:
+    """A reload may change only the setting that says if the context is shared."""
+
+    def work(backend: Backend) -> None:
+        backend.resize(2)
+        seen: list[tuple[int, int]] = []
+        backend.on_change.append(lambda _: seen.append((backend.pool.total, backend.pool.context)))
         backend.n_ctx = 1024
         for unified in (False, True, True, False):
             backend.kv_unified = unified
             backend.resize(2)
-        assert told == [(2, 0), (2, 1024), (2, 0)]
+        assert seen == [(2, 1024), (2, 0)]
 
     with_backend(work)
+
+
+def test_an_illegal_transition_is_logged_and_the_backend_goes_on(illegal_transitions: list[str]) -> None:
+    def work(backend: Backend) -> None:
+        go_through(backend, ProcessState.STOPPED)
+        with structlog.testing.capture_logs() as logs:
+            go_through(backend, ProcessState.READY)
+        assert [entry["log_level"] for entry in logs] == ["error"]
+        assert (backend.state, logs[0]["reason"]) == (
+            BackendState.LOADING,
+            "UNLOADED cannot become LOADING",
+        )
+
+    with_backend(work)
+    assert illegal_transitions == ["gpu: UNLOADED cannot become LOADING"]
+    illegal_transitions.clear()

@@ -1,4 +1,6 @@
-"""Erasing what isolated requests have left: again and again until it has worked, whatever goes wrong."""
+"""Slots of isolated requests are erased, and each erasing is tried again until it has worked."""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
@@ -12,15 +14,15 @@ from tests.support.virtual_time import run_virtual
 
 ERASE = "/slots/{}?action=erase"
 Fate = Callable[[], int]
-"""What becomes of a question: a status, or it raises."""
+"""The fate of one query: it returns a status, or it raises."""
 NEVER = 1000.0
 
 
 class Course:
-    """A backend of which each question has the next fate, and after those all go well."""
+    """A backend whose queries have these fates, one after another; all later ones succeed."""
 
     def __init__(self, *fates: Fate | None) -> None:
-        """None: no answer comes."""
+        """A fate of None means that no answer comes."""
         self.asked: list[tuple[float, str]] = []
         self.told: list[float] = []
         self.unclean: list[list[int]] = []
@@ -30,15 +32,16 @@ class Course:
         loop = asyncio.get_running_loop()
         backend = Backend("gpu", "http://127.0.0.1:1", api_key=None)
         backend.ask = self.ask  # type: ignore[method-assign]
-        cleaner = SlotEraser(backend, lambda: self.told.append(loop.time()))
-        cleaner.start()
+        eraser = SlotEraser(backend, lambda: self.told.append(loop.time()))
+        eraser.start()
         try:
             backend.pool.unclean.update(dict.fromkeys(numbers, 0.0))
-            backend.pool.on_unclean()
+            for observer in backend.pool.on_unclean:
+                observer()
             await asyncio.sleep(seconds)
             self.unclean.append(list(backend.pool.unclean))
         finally:
-            await cleaner.stop()
+            await eraser.stop()
             await backend.aclose()
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
@@ -46,7 +49,7 @@ class Course:
         fate = self._fates.pop(0) if self._fates else lambda: 200
         if fate is None:
             await asyncio.sleep(NEVER)
-            raise AssertionError("nobody waits so long")
+            raise AssertionError("the eraser has waited longer than it may")
         return httpx.Response(fate())
 
 
@@ -60,7 +63,7 @@ def run(*fates: Fate | None, numbers: tuple[int, ...] = (0,)) -> Course:
     return course
 
 
-def test_each_slot_is_erased_once_and_admission_is_told_at_once() -> None:
+def test_each_slot_is_erased_once_and_admission_hears_it_at_once() -> None:
     course = run(numbers=(0, 3))
     assert course.asked == [(0.0, f"POST {ERASE.format(0)}"), (0.0, f"POST {ERASE.format(3)}")]
     assert (course.told, course.unclean) == ([0.0, 0.0], [[]])
@@ -71,7 +74,7 @@ def test_each_slot_is_erased_once_and_admission_is_told_at_once() -> None:
     [(lambda: 501, AGAIN_S), (lambda: 503, AGAIN_S), (unreachable, AGAIN_S), (None, ASK_S + AGAIN_S)],
     ids=["it cannot", "it loads", "it is not there", "it does not answer"],
 )
-def test_what_fails_is_tried_again_and_nobody_gets_the_slot_before(
+def test_a_failed_erasing_is_tried_again_and_the_slot_stays_out_until_then(
     fate: Fate | None, again_at: float
 ) -> None:
     course = run(fate, fate)
@@ -79,6 +82,6 @@ def test_what_fails_is_tried_again_and_nobody_gets_the_slot_before(
     assert (course.told, course.unclean) == ([2 * again_at], [[]])
 
 
-def test_one_that_fails_does_not_hold_up_the_others() -> None:
+def test_a_failed_erasing_does_not_delay_the_other_slots() -> None:
     course = run(unreachable, numbers=(0, 1))
     assert course.told == [0.0, AGAIN_S]

@@ -1,122 +1,216 @@
-"""What a backend's state follows from, on virtual time."""
+"""The state of a backend as a function of its facts, over the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from slotgate.gateway.backends.backend import GIVE_UP_S, Backend, Hold
-from slotgate.gateway.backends.circuit_breaker import REST_S, TRIPS_AFTER, CircuitBreaker, CircuitState
-from slotgate.gateway.backends.state import NEXT, BackendState
-from tests.support.virtual_time import run_virtual
+from slotgate.gateway.backends.circuit_breaker import CircuitState
+from slotgate.gateway.backends.state import (
+    TRANSITIONS,
+    BackendFacts,
+    BackendState,
+    IllegalBackendTransitionError,
+    LastHealth,
+    ProcessState,
+    backend_state,
+    check_transition,
+    with_process,
+)
+from slotgate.gateway.processes.state import TRANSITIONS as PROCESS_TRANSITIONS
 
-READY, FAILED, DRAINING = BackendState.READY, BackendState.FAILED, BackendState.DRAINING
-STARTING, LOADING, STOPPED = BackendState.STARTING, BackendState.LOADING, BackendState.STOPPED
-
-
-def backend() -> Backend:
-    return Backend("gpu0", "http://127.0.0.1:9", api_key=None, slots=2)
-
-
-async def observed(*states: BackendState) -> Backend:
-    made = backend()
-    for state in states:
-        made.observe(state)
-    return made
-
-
-def test_the_table_names_every_state_and_no_state_follows_itself() -> None:
-    assert set(NEXT) == set(BackendState)
-    assert not [state for state, following in NEXT.items() if state in following]
-
-
-def test_only_a_ready_backend_admits() -> None:
-    async def run() -> None:
-        made = backend()
-        seen = {}
-        for state in (LOADING, READY, BackendState.BUSY, FAILED, STOPPED):
-            made.observe(state)
-            seen[state] = made.pool.admitting
-        assert seen == {state: state is READY for state in seen}
-
-    run_virtual(run())
-
-
-def test_what_is_stopped_has_to_start_before_it_is_ready() -> None:
-    async def run() -> None:
-        made = await observed(STOPPED)
-        with pytest.raises(ValueError, match="stopped cannot become ready"):
-            made.observe(READY)
-
-    run_virtual(run())
+ALL_FACTS = [
+    BackendFacts(*values)
+    for values in product(
+        (None, *ProcessState), LastHealth, (False, True), (False, True), (False, True), CircuitState
+    )
+]
+CIRCUIT_CHANGES = {
+    CircuitState.CLOSED: [CircuitState.OPEN],
+    CircuitState.OPEN: [CircuitState.HALF_OPEN, CircuitState.CLOSED],
+    CircuitState.HALF_OPEN: [CircuitState.OPEN, CircuitState.CLOSED],
+}
+PROCESS_ALONE = {
+    ProcessState.STARTING: BackendState.STARTING,
+    ProcessState.BACKOFF: BackendState.STARTING,
+    ProcessState.LOADING: BackendState.LOADING,
+    ProcessState.READY: BackendState.LOADING,
+    ProcessState.GIVEN_UP: BackendState.GIVEN_UP,
+    ProcessState.STOPPING: BackendState.STOPPING,
+    ProcessState.STOPPED: BackendState.UNLOADED,
+}
+HEALTH_ALONE = {
+    LastHealth.NOT_ASKED: BackendState.STARTING,
+    LastHealth.LOADING: BackendState.LOADING,
+    LastHealth.GOOD: BackendState.READY,
+    LastHealth.STREAMING: BackendState.BUSY,
+    LastHealth.MISSED: BackendState.UNREACHABLE,
+}
 
 
-def test_a_backend_that_drains_becomes_again_what_was_seen_of_it_meanwhile() -> None:
-    async def run() -> None:
-        made = await observed(READY)
-        made.hold(Hold.BY_ORDER)
-        assert (made.state, made.lost) == (DRAINING, True)
-        made.observe(LOADING)
-        assert made.state is DRAINING
-        made.hold(None)
-        assert (made.state, made.lost) == (LOADING, False)
-
-    run_virtual(run())
-
-
-def test_a_process_that_is_about_to_stop_is_waited_for() -> None:
-    async def run() -> None:
-        made = await observed(READY)
-        made.hold(Hold.TO_STOP)
-        assert (made.state, made.lost, made.hopeless(GIVE_UP_S * 2)) == (DRAINING, False, False)
-
-    run_virtual(run())
+def changes(facts: BackendFacts) -> Iterator[BackendFacts]:
+    """Yield the facts after each single change that can happen to them."""
+    if facts.process is not None:
+        for process in PROCESS_TRANSITIONS[facts.process].values():
+            yield with_process(facts, process)
+        if facts.process.may_become_ready:
+            yield replace(facts, leaving=not facts.leaving)
+        yield replace(facts, may_load=not facts.may_load)
+    yield replace(facts, drained=not facts.drained)
+    for circuit in CIRCUIT_CHANGES[facts.circuit]:
+        yield replace(facts, circuit=circuit)
+    if facts.can_be_asked:
+        for health in (LastHealth.LOADING, LastHealth.GOOD, LastHealth.MISSED):
+            yield replace(facts, health=health)
+        if facts.health is LastHealth.GOOD:
+            yield replace(facts, health=LastHealth.STREAMING)
 
 
-def test_what_was_given_up_is_hopeless_at_once_and_what_is_not_there_after_a_while() -> None:
-    async def run() -> None:
-        made = await observed(FAILED)
-        assert [made.hopeless(now) for now in (0.0, GIVE_UP_S)] == [False, True]
-        made.given_up = True
-        assert made.hopeless(0.0)
-
-    run_virtual(run())
-
-
-def test_silences_in_a_row_open_the_circuit_although_health_is_good() -> None:
-    async def run() -> None:
-        made = await observed(READY)
-        for _ in range(TRIPS_AFTER - 1):
-            made.silent()
-        assert made.state is READY
-        made.silent()
-        made.observe(READY)
-        assert (made.state, made.pool.admitting) == (FAILED, False)
-        assert made.explanation == "3 requests in a row had no event in time"
-        made.answered()
-        assert (made.state, made.explanation) == (READY, "")
-
-    run_virtual(run())
+def possible_transitions() -> dict[BackendState, set[BackendState]]:
+    """Follow every change from every beginning, and return the pairs of states that occur."""
+    found: dict[BackendState, set[BackendState]] = {state: set() for state in BackendState}
+    todo = [BackendFacts(), *(BackendFacts(process) for process in ProcessState)]
+    seen = set(todo)
+    while todo:
+        facts = todo.pop()
+        for changed in changes(facts):
+            if backend_state(changed) is not backend_state(facts):
+                found[backend_state(facts)].add(backend_state(changed))
+            if changed not in seen:
+                seen.add(changed)
+                todo.append(changed)
+    return found
 
 
-def test_an_answer_in_between_begins_the_count_anew() -> None:
-    circuit = CircuitBreaker()
-    for _ in range(10):
-        for _ in range(TRIPS_AFTER - 1):
-            circuit.silent(0.0)
-        circuit.answered()
-    assert circuit.state is CircuitState.CLOSED
+def states_where(**known: object) -> set[BackendState]:
+    """Return the states of all facts that have these values."""
+    return {
+        backend_state(facts)
+        for facts in ALL_FACTS
+        if all(getattr(facts, name) == value for name, value in known.items())
+    }
 
 
-def test_after_a_rest_one_request_tries_and_decides() -> None:
-    circuit = CircuitBreaker()
-    seen = []
-    for silent_at, looked_at in ((0.0, REST_S - 1), (0.0, REST_S), (REST_S + 1, REST_S + 2)):
-        for _ in range(TRIPS_AFTER):
-            circuit.silent(silent_at)
-        circuit.rested(looked_at)
-        seen.append(circuit.state.value)
-    circuit.rested(2 * REST_S + 1)
-    seen.append(circuit.state.value)
-    circuit.silent(3 * REST_S)
-    seen.append(circuit.state.value)
-    circuit.answered()
-    seen.append(circuit.state.value)
-    assert seen == ["open", "half-open", "open", "half-open", "open", "closed"]
+@pytest.mark.parametrize(("process", "state"), PROCESS_ALONE.items())
+def test_state_of_a_process_whose_health_is_unknown(process: ProcessState, state: BackendState) -> None:
+    assert backend_state(BackendFacts(process)) is state
+
+
+@pytest.mark.parametrize(("health", "state"), HEALTH_ALONE.items())
+def test_state_of_a_backend_without_process_follows_its_health(
+    health: LastHealth, state: BackendState
+) -> None:
+    assert backend_state(BackendFacts(health=health)) is state
+
+
+def test_health_and_circuit_do_not_count_while_the_process_does_not_serve() -> None:
+    for process in set(ProcessState) - {ProcessState.READY}:
+        states = states_where(process=process, drained=False, leaving=False, may_load=True)
+        assert states == {PROCESS_ALONE[process]}
+
+
+def test_a_ready_process_is_loading_until_its_health_is_known() -> None:
+    served = {health: {HEALTH_ALONE[health]} for health in LastHealth}
+    served[LastHealth.NOT_ASKED] = {BackendState.LOADING}
+    for health, states in served.items():
+        found = states_where(
+            process=ProcessState.READY,
+            health=health,
+            drained=False,
+            leaving=False,
+            circuit=CircuitState.CLOSED,
+        )
+        assert found == states
+
+
+@pytest.mark.parametrize("process", [None, ProcessState.READY])
+def test_an_open_circuit_makes_a_serving_backend_silent(process: ProcessState | None) -> None:
+    known = {"process": process, "drained": False, "leaving": False}
+    assert states_where(circuit=CircuitState.OPEN, **known) == {BackendState.SILENT}
+    assert BackendState.SILENT not in states_where(circuit=CircuitState.HALF_OPEN, **known)
+
+
+def test_a_drained_backend_is_drained_or_stopped_whatever_else_is_known() -> None:
+    assert states_where(drained=True, process=ProcessState.STOPPED) == {BackendState.STOPPED}
+    for process in {None, *ProcessState} - {ProcessState.STOPPED}:
+        assert states_where(drained=True, process=process) == {BackendState.DRAINED}
+
+
+def test_a_leaving_process_is_leaving_until_it_stops() -> None:
+    for process in ProcessState:
+        if process.may_become_ready:
+            assert states_where(leaving=True, drained=False, process=process) == {BackendState.LEAVING}
+
+
+def test_a_stopped_process_that_no_request_loads_is_gone() -> None:
+    assert states_where(process=ProcessState.STOPPED, may_load=False) == {BackendState.STOPPED}
+
+
+def test_each_state_answers_the_derived_questions() -> None:
+    def those(question: str) -> set[BackendState]:
+        return {state for state in BackendState if getattr(state, question)}
+
+    assert those("is_coming") == {BackendState.STARTING, BackendState.LOADING}
+    assert those("is_up") == {BackendState.READY, BackendState.BUSY}
+    assert those("is_failed") == {BackendState.UNREACHABLE, BackendState.SILENT, BackendState.GIVEN_UP}
+    assert those("is_gone") == {BackendState.DRAINED, BackendState.GIVEN_UP, BackendState.STOPPED}
+    assert those("may_become_ready") == {
+        BackendState.STARTING,
+        BackendState.LOADING,
+        BackendState.BUSY,
+        BackendState.LEAVING,
+        BackendState.STOPPING,
+        BackendState.UNLOADED,
+    }
+
+
+def test_status_and_metrics_show_seven_names() -> None:
+    assert list(dict.fromkeys(state.label for state in BackendState)) == [
+        "starting",
+        "loading",
+        "ready",
+        "busy-unreachable",
+        "draining",
+        "failed",
+        "stopped",
+    ]
+
+
+def test_the_table_allows_what_one_change_can_cause_and_nothing_else() -> None:
+    assert {state: set(following) for state, following in TRANSITIONS.items()} == possible_transitions()
+
+
+def test_the_table_forbids_55_of_132_transitions() -> None:
+    assert sum(len(following) for following in TRANSITIONS.values()) == 132 - 55
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(BackendState, BackendState)))
+def test_each_transition_is_allowed_or_one_clear_error(before: BackendState, after: BackendState) -> None:
+    if after is before or after in TRANSITIONS[before]:
+        check_transition(before, after)
+    else:
+        with pytest.raises(
+            IllegalBackendTransitionError, match=f"^{before.name} cannot become {after.name}$"
+        ):
+            check_transition(before, after)
+
+
+def test_a_new_process_starts_without_the_health_and_the_timeouts_of_the_old_one() -> None:
+    old = BackendFacts(
+        ProcessState.LOADING, health=LastHealth.MISSED, leaving=True, circuit=CircuitState.OPEN
+    )
+    assert with_process(old, ProcessState.READY) == BackendFacts(ProcessState.READY)
+
+
+def test_a_drain_order_outlives_the_process() -> None:
+    assert with_process(BackendFacts(ProcessState.READY, drained=True), ProcessState.BACKOFF).drained
+
+
+def test_loads_is_true_while_a_model_is_on_its_way_although_its_backend_is_drained() -> None:
+    coming = {ProcessState.STARTING, ProcessState.LOADING, ProcessState.BACKOFF, ProcessState.READY}
+    loading = {facts.process for facts in ALL_FACTS if facts.loads and facts.drained}
+    assert loading == {None, *coming}
+    assert not BackendFacts(ProcessState.READY, health=LastHealth.GOOD).loads

@@ -1,7 +1,6 @@
 """The command line and the environment of a llama-server of ours."""
 
-from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.environment import child_environment
+from slotgate.gateway.processes.command import LlamaCommand, child_environment
 
 
 def arguments(*command: str, shared: bool = False, knows_cache_ram: bool = True) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from slotgate.gateway.processes.residency import (
     OVERFLOW_S,
     RESIDENCE_S,
     REST_S,
-    Order,
-    Plan,
+    LoadingPlan,
+    LoadOrder,
+    Residence,
     Resident,
-    Stage,
     Step,
     plan,
 )
@@ -24,9 +24,14 @@ GROUP = {"gpu": 1}
 NOW = 1000.0
 
 
-def resident(name: str, stage: Stage = Stage.STOPPED, since: float = 0.0, **rest: Any) -> Resident:  # noqa: ANN401
-    known: dict[str, Any] = {"models": frozenset({name}), "by_request": True, "group": "gpu", **rest}
-    return Resident(name, stage, since, **known)
+def resident(
+    name: str,
+    residence: Residence = Residence.STOPPED,
+    since: float = 0.0,
+    **rest: Any,  # noqa: ANN401
+) -> Resident:
+    known: dict[str, Any] = {"models": frozenset({name}), "loads_on_request": True, "group": "gpu", **rest}
+    return Resident(name, residence, since, **known)
 
 
 def steps(*residents: Resident, now: float = NOW, **waiting: float) -> dict[str, Step]:
@@ -38,7 +43,7 @@ def look_at(*residents: Resident, now: float = NOW, **waiting: float) -> float |
 
 
 def test_nothing_is_loaded_that_nobody_waits_for() -> None:
-    assert plan([resident("a"), resident("b")], {}, GROUP, NOW) == Plan((), None)
+    assert plan([resident("a"), resident("b")], {}, GROUP, NOW) == LoadingPlan((), None)
 
 
 def test_what_is_waited_for_is_loaded_where_there_is_room() -> None:
@@ -50,12 +55,12 @@ def test_what_is_waited_for_is_loaded_where_there_is_room() -> None:
 
 
 def test_what_is_on_its_way_is_not_loaded_twice() -> None:
-    a, spare = resident("a", Stage.COMING), resident("spare", models=frozenset({"a"}), group="")
+    a, spare = resident("a", Residence.COMING), resident("spare", models=frozenset({"a"}), group="")
     assert steps(a, spare, a=NOW) == {}
 
 
 def test_what_may_not_be_loaded_by_a_request_is_not() -> None:
-    assert steps(resident("a", by_request=False), a=NOW) == {}
+    assert steps(resident("a", loads_on_request=False), a=NOW) == {}
 
 
 def test_of_two_that_wait_for_one_place_the_first_gets_it() -> None:
@@ -63,18 +68,18 @@ def test_of_two_that_wait_for_one_place_the_first_gets_it() -> None:
 
 
 def test_a_member_that_nobody_uses_makes_room_at_once() -> None:
-    assert steps(resident("a", Stage.LOADED, NOW), resident("b"), b=NOW) == {"a": Step.STOP}
+    assert steps(resident("a", Residence.LOADED, NOW), resident("b"), b=NOW) == {"a": Step.STOP}
 
 
 def test_of_several_that_nobody_uses_the_longest_idle_makes_room() -> None:
-    idle = [resident(name, Stage.LOADED, idle_since=since) for name, since in (("a", 9.0), ("b", 5.0))]
+    idle = [resident(name, Residence.LOADED, idle_since=since) for name, since in (("a", 9.0), ("b", 5.0))]
     found = plan([*idle, resident("c")], {"c": NOW}, {"gpu": 2}, NOW)
     assert found.steps == ((Step.STOP, "b"),)
 
 
 @pytest.mark.parametrize(("leases", "step"), [(1, Step.LEAVE), (0, Step.STOP)])
 def test_a_member_that_is_used_is_left_alone_for_its_residence(leases: int, step: Step) -> None:
-    a, b = resident("a", Stage.LOADED, NOW - RESIDENCE_S + 1, leases=leases), resident("b")
+    a, b = resident("a", Residence.LOADED, NOW - RESIDENCE_S + 1, leases=leases), resident("b")
     waiting = {"b": NOW} if leases else {"b": NOW, "a": NOW}
     assert steps(a, b, **waiting) == {}
     assert look_at(a, b, **waiting) == NOW + 1
@@ -82,18 +87,18 @@ def test_a_member_that_is_used_is_left_alone_for_its_residence(leases: int, step
 
 
 def test_a_live_lease_is_waited_for_however_long() -> None:
-    a = resident("a", Stage.LEAVING, leases=1)
+    a = resident("a", Residence.LEAVING, leases=1)
     assert steps(a, resident("b"), b=0.0, now=1e9) == {}
-    assert steps(resident("a", Stage.LEAVING), resident("b"), b=0.0) == {"a": Step.STOP}
+    assert steps(resident("a", Residence.LEAVING), resident("b"), b=0.0) == {"a": Step.STOP}
 
 
 def test_room_is_made_once() -> None:
-    a, b = resident("a", Stage.STOPPING), resident("b", Stage.LOADED)
+    a, b = resident("a", Residence.STOPPING), resident("b", Residence.LOADED)
     assert plan([a, b, resident("c")], {"c": NOW}, {"gpu": 2}, NOW).steps == ()
 
 
 def test_a_member_stays_when_nobody_waits_for_its_place_any_more() -> None:
-    assert steps(resident("a", Stage.LEAVING, leases=1), resident("b")) == {"a": Step.STAY}
+    assert steps(resident("a", Residence.LEAVING, leases=1), resident("b")) == {"a": Step.STAY}
 
 
 def test_the_one_that_made_room_does_not_take_it_back_before_its_turn() -> None:
@@ -102,12 +107,12 @@ def test_the_one_that_made_room_does_not_take_it_back_before_its_turn() -> None:
 
 
 def test_what_is_still_loading_and_not_waited_for_makes_room() -> None:
-    assert steps(resident("a", Stage.COMING), resident("b"), b=NOW) == {"a": Step.STOP}
-    assert steps(resident("a", Stage.COMING), resident("b"), a=0.0, b=NOW) == {}
+    assert steps(resident("a", Residence.COMING), resident("b"), b=NOW) == {"a": Step.STOP}
+    assert steps(resident("a", Residence.COMING), resident("b"), a=0.0, b=NOW) == {}
 
 
 def test_a_further_backend_is_loaded_when_the_first_is_busy_for_a_while() -> None:
-    first = resident("first", Stage.LOADED, models=frozenset({"m"}), group="", by_request=False)
+    first = resident("first", Residence.LOADED, models=frozenset({"m"}), group="", loads_on_request=False)
     second = resident("second", models=frozenset({"m"}))
     assert steps(first, second, m=NOW) == {}
     assert look_at(first, second, m=NOW) == NOW + OVERFLOW_S
@@ -115,55 +120,55 @@ def test_a_further_backend_is_loaded_when_the_first_is_busy_for_a_while() -> Non
 
 
 def test_a_backend_does_not_make_room_for_another_of_its_own_model() -> None:
-    both = [resident(name, stage, models=frozenset({"m"}), leases=leases) for name, stage, leases in (
-        ("first", Stage.LOADED, 1), ("second", Stage.STOPPED, 0))]  # fmt: skip
+    both = [resident(name, residence, models=frozenset({"m"}), leases=leases) for name, residence, leases in (
+        ("first", Residence.LOADED, 1), ("second", Residence.STOPPED, 0))]  # fmt: skip
     assert steps(*both, m=0.0) == {}
 
 
 def test_idle_is_counted_from_the_end_of_the_last_lease_or_the_loading() -> None:
-    a = resident("a", Stage.LOADED, since=0.0, idle_since=NOW - 30, idle_unload_s=60.0)
+    a = resident("a", Residence.LOADED, since=0.0, idle_since=NOW - 30, idle_unload_s=60.0)
     assert (steps(a), look_at(a)) == ({}, NOW + 30)
     assert steps(a, now=NOW + 30) == {"a": Step.STOP}
-    fresh = resident("a", Stage.LOADED, since=NOW, idle_since=0.0, idle_unload_s=60.0)
+    fresh = resident("a", Residence.LOADED, since=NOW, idle_since=0.0, idle_unload_s=60.0)
     assert look_at(fresh) == NOW + 60
 
 
 def test_nothing_is_unloaded_under_a_lease_or_while_somebody_waits_for_it() -> None:
-    a = resident("a", Stage.LOADED, idle_unload_s=60.0, leases=1)
+    a = resident("a", Residence.LOADED, idle_unload_s=60.0, leases=1)
     assert steps(a) == {}
-    assert steps(resident("a", Stage.LOADED, idle_unload_s=60.0), a=NOW) == {}
+    assert steps(resident("a", Residence.LOADED, idle_unload_s=60.0), a=NOW) == {}
 
 
 def test_what_was_given_up_may_be_tried_again_after_a_rest() -> None:
-    a = resident("a", Stage.FAILED, NOW - REST_S + 5)
+    a = resident("a", Residence.FAILED, NOW - REST_S + 5)
     assert (steps(a, a=NOW), look_at(a)) == ({}, NOW + 5)
     assert steps(a, now=NOW + 5) == {"a": Step.FORGET}
-    assert steps(resident("a", Stage.FAILED, by_request=False)) == {}
+    assert steps(resident("a", Residence.FAILED, loads_on_request=False)) == {}
 
 
-@pytest.mark.parametrize("order", [Order.UNLOAD, Order.RESTART])
-def test_an_order_to_stop_waits_for_leases_up_to_its_bound_and_then_cuts_them(order: Order) -> None:
+@pytest.mark.parametrize("order", [LoadOrder.UNLOAD, LoadOrder.RESTART])
+def test_an_order_to_stop_waits_for_leases_up_to_its_bound_and_then_cuts_them(order: LoadOrder) -> None:
     rest: dict[str, Any] = {"order": order, "order_at": NOW, "order_until": NOW + 30}
-    assert steps(resident("a", Stage.LOADED, **rest)) == {"a": Step.STOP}
-    assert steps(resident("a", Stage.COMING, **rest)) == {"a": Step.STOP}
-    assert steps(resident("a", Stage.LOADED, leases=1, **rest)) == {"a": Step.LEAVE}
-    leaving = resident("a", Stage.LEAVING, leases=1, **rest)
+    assert steps(resident("a", Residence.LOADED, **rest)) == {"a": Step.STOP}
+    assert steps(resident("a", Residence.COMING, **rest)) == {"a": Step.STOP}
+    assert steps(resident("a", Residence.LOADED, leases=1, **rest)) == {"a": Step.LEAVE}
+    leaving = resident("a", Residence.LEAVING, leases=1, **rest)
     assert (steps(leaving), look_at(leaving)) == ({}, NOW + 30)
-    assert steps(leaving, now=NOW + 30) == {"a": Step.CUT}
-    assert steps(resident("a", Stage.LEAVING, **rest)) == {"a": Step.STOP}
+    assert steps(leaving, now=NOW + 30) == {"a": Step.CANCEL}
+    assert steps(resident("a", Residence.LEAVING, **rest)) == {"a": Step.STOP}
 
 
 def test_a_restart_gets_its_own_place_back() -> None:
-    a, b = resident("a", Stage.STOPPING, order=Order.RESTART, order_at=NOW), resident("b")
+    a, b = resident("a", Residence.STOPPING, order=LoadOrder.RESTART, order_at=NOW), resident("b")
     assert steps(a, b, b=0.0) == {}
-    a = resident("a", Stage.STOPPED, NOW, order=Order.RESTART, order_at=NOW)
+    a = resident("a", Residence.STOPPED, NOW, order=LoadOrder.RESTART, order_at=NOW)
     assert steps(a, b, b=0.0) == {"a": Step.LOAD}
 
 
 def test_an_order_to_load_needs_no_request_and_makes_room() -> None:
-    a = resident("a", by_request=False, order=Order.LOAD, order_at=NOW)
+    a = resident("a", loads_on_request=False, order=LoadOrder.LOAD, order_at=NOW)
     assert steps(a) == {"a": Step.LOAD}
-    assert steps(a, resident("b", Stage.LOADED)) == {"b": Step.STOP}
+    assert steps(a, resident("b", Residence.LOADED)) == {"b": Step.STOP}
 
 
 LOAD_S = 3.0
@@ -178,7 +183,7 @@ class World:
     names: tuple[str, ...]
     places: int
     now: float = 0.0
-    stages: dict[str, tuple[Stage, float]] = field(default_factory=dict)
+    stages: dict[str, tuple[Residence, float]] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)
     idle_since: dict[str, float] = field(default_factory=dict)
     queues: dict[str, list[float]] = field(default_factory=dict)
@@ -186,7 +191,7 @@ class World:
     loads: int = 0
 
     def __post_init__(self) -> None:
-        self.stages = dict.fromkeys(self.names, (Stage.STOPPED, 0.0))
+        self.stages = dict.fromkeys(self.names, (Residence.STOPPED, 0.0))
         self.queues = {name: [] for name in self.names}
 
     def residents(self) -> list[Resident]:
@@ -203,39 +208,39 @@ class World:
     def step(self) -> None:
         """Half a second."""
         self.now = self.now + TICK_S
-        for name, (stage, since) in self.stages.items():
-            if stage is Stage.COMING and self.now >= since + LOAD_S:
-                self._become(name, Stage.LOADED)
+        for name, (residence, since) in self.stages.items():
+            if residence is Residence.COMING and self.now >= since + LOAD_S:
+                self._become(name, Residence.LOADED)
             if name in self.leases and self.now >= self.leases[name]:
                 del self.leases[name]
                 self.idle_since[name] = self.now
-            if self.stages[name][0] is Stage.LOADED and self.queues[name] and name not in self.leases:
+            if self.stages[name][0] is Residence.LOADED and self.queues[name] and name not in self.leases:
                 self.waits.append(self.now - self.queues[name].pop(0))
                 self.leases[name] = self.now + SERVICE_S
         for _ in range(4):
             self._carry_out()
-        assert sum(stage is not Stage.STOPPED for stage, _ in self.stages.values()) <= self.places
+        assert sum(residence is not Residence.STOPPED for residence, _ in self.stages.values()) <= self.places
 
     def _carry_out(self) -> None:
         waiting = {name: queue[0] for name, queue in self.queues.items() if queue}
         for step, name in plan(self.residents(), waiting, {"gpu": self.places}, self.now).steps:
             match step:
                 case Step.LOAD:
-                    assert self.stages[name][0] is Stage.STOPPED
-                    self._become(name, Stage.COMING)
+                    assert self.stages[name][0] is Residence.STOPPED
+                    self._become(name, Residence.COMING)
                     self.loads += 1
                 case Step.LEAVE:
-                    self._become(name, Stage.LEAVING)
+                    self._become(name, Residence.LEAVING)
                 case Step.STAY:
-                    self._become(name, Stage.LOADED)
+                    self._become(name, Residence.LOADED)
                 case Step.STOP:
                     assert name not in self.leases, "a live lease was killed"
-                    self._become(name, Stage.STOPPED)
+                    self._become(name, Residence.STOPPED)
                 case _:
                     raise AssertionError(step)
 
-    def _become(self, name: str, stage: Stage) -> None:
-        self.stages[name] = (stage, self.now)
+    def _become(self, name: str, residence: Residence) -> None:
+        self.stages[name] = (residence, self.now)
 
 
 @pytest.mark.parametrize(("models", "places"), [(2, 1), (3, 1), (4, 2), (5, 2)])

@@ -461,7 +461,7 @@ async def test_scenario_040_proxies_of_the_environment_are_not_used(monkeypatch:
         backend = Backend("gpu0", fu.url, api_key="key")
         try:
             assert (await backend.ask("/health")).status_code == 200
-            response = await backend.transport.handle_async_request(backend.request(CHAT, (b"{}",), []))
+            response = await backend.transport.handle_async_request(backend.whole_request(CHAT, (b"{}",), []))
             assert await response.aread() == b'{"a":1}'
         finally:
             await backend.aclose()

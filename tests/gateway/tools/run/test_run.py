@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.processes.failure import LlamaStartError
-from slotgate.gateway.processes.managed import ManagedProcesses
+from slotgate.gateway.processes.llama_process import LlamaProcess
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.processes.ports import LOOPBACK, free_port
 from slotgate.gateway.processes.restart_policy import RestartLimits
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.state import LlamaStartError
 from slotgate.gateway.settings import Settings, parse
 from slotgate.gateway.tools.run.find import FoundModel, FoundServer
 from slotgate.gateway.tools.run.kept_keys import RunKeys

@@ -3,7 +3,7 @@
 import pytest
 
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.backends.models import ModelCatalogue, public_name
+from slotgate.gateway.backends.model_catalogue import ModelCatalogue, public_name
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import CapacityError, ClientError
 from slotgate.gateway.settings import ModelSettings

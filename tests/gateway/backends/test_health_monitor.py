@@ -1,4 +1,6 @@
-"""What a monitor makes of what its backend says, on virtual time."""
+"""What the health monitor and the slot prober conclude from a backend's answers, on virtual time."""
+
+from __future__ import annotations
 
 import asyncio
 from typing import Any
@@ -8,7 +10,8 @@ import pytest
 
 from slotgate.admission import Demand, Lease, Outcome
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.backends.monitor import Monitor
+from slotgate.gateway.backends.health_monitor import HealthMonitor
+from slotgate.gateway.backends.slot_prober import SlotProber
 from tests.admission.simulation import Simulation, ignore
 from tests.support.virtual_time import run_virtual
 
@@ -16,24 +19,24 @@ PROPS = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
 
 
 class Watched:
-    """A backend with two slots, and what it answers to each path; `None`: its connection breaks."""
+    """A backend with two slots, and its answer to each path; `None`: the connection breaks."""
 
     def __init__(self, **pages: Any) -> None:  # noqa: ANN401
         self.pages = {"health": {}, "props": PROPS, "v1/models": {"data": []}, "slots": []} | pages
         self.backend = Backend("gpu", "http://127.0.0.1:1", api_key=None)
         self.backend.ask = self.ask  # type: ignore[method-assign]
-        self.monitor = Monitor(
-            self.backend, interval_s=1.0, quarantine_max_s=120.0, ask_models=False, on_slots=ignore
-        )
-        self.backend.pool.on_quarantine = self.monitor.nudge
+        self.prober = SlotProber(self.backend, quarantine_max_s=120.0, on_slots=ignore)
+        self.monitor = HealthMonitor(self.backend, self.prober, interval_s=1.0, ask_models=False)
 
-    async def __aenter__(self) -> "Watched":
+    async def __aenter__(self) -> Watched:
         self.monitor.start()
+        self.prober.start()
         await asyncio.sleep(0.5)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.monitor.stop()
+        await self.prober.stop()
         await self.backend.aclose()
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
@@ -51,7 +54,7 @@ class Watched:
         return lease
 
 
-def test_of_two_abandoned_slots_the_one_stays_out_that_the_backend_shows_busy() -> None:
+def test_busy_slot_stays_quarantined() -> None:
     async def course() -> list[int | None]:
         slots = [{"is_processing": True, "id_task": 7}, {"is_processing": False, "id_task": 8}]
         async with Watched(slots=slots) as watched:
@@ -65,8 +68,8 @@ def test_of_two_abandoned_slots_the_one_stays_out_that_the_backend_shows_busy() 
     assert run_virtual(course()) == [0]
 
 
-def test_a_backend_whose_models_are_configured_is_ready_without_a_list_of_them() -> None:
-    """It is asked for the list only to learn what the model was trained for."""
+def test_a_backend_with_configured_models_is_ready_without_a_list_of_them() -> None:
+    """The list only says for which context size the model was trained."""
 
     async def course() -> BackendState:
         async with Watched(**{"v1/models": None}) as watched:
@@ -79,9 +82,7 @@ def test_a_backend_whose_models_are_configured_is_ready_without_a_list_of_them()
     ("key", "reason"),
     [(None, "it wants a key, and none is configured"), ("k", "it refuses the gateway's key")],
 )
-def test_a_backend_that_wants_another_key_is_told_from_one_that_got_none(
-    key: str | None, reason: str
-) -> None:
+def test_a_refused_key_and_a_missing_key_have_reasons_of_their_own(key: str | None, reason: str) -> None:
     async def course() -> str | None:
         async with Watched(props=httpx.Response(401)) as watched:
             watched.backend.api_key = key

@@ -16,13 +16,13 @@ from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import CapacityError, ClientError
 from slotgate.gateway.settings import ModelSettings
 
-__all__ = ["Model", "ModelCatalogue", "public_name"]
+__all__ = ["ModelCatalogue", "ServedModel", "public_name"]
 
 _QUOTED_CHARACTERS = 200
 
 
 @dataclass(slots=True)
-class Model:
+class ServedModel:
     name: str
     aliases: tuple[str, ...] = ()
     upstream_name: str | None = None
@@ -37,8 +37,8 @@ class ModelCatalogue:
         self._configured = tuple(configured)
         self._backends: dict[Backend, tuple[str, ...]] = {}
         """With the public names that each is configured to serve; without any, it is asked."""
-        self.models: dict[str, Model] = {}
-        self._by_any_name: dict[str, Model] = {}
+        self.models: dict[str, ServedModel] = {}
+        self._by_any_name: dict[str, ServedModel] = {}
 
     def __repr__(self) -> str:
         return f"<ModelCatalogue {', '.join(self.models) or 'empty'}>"
@@ -55,7 +55,7 @@ class ModelCatalogue:
 
     def rebuild(self) -> None:
         models = {
-            model.name: Model(model.name, model.aliases, model.upstream_name or None)
+            model.name: ServedModel(model.name, model.aliases, model.upstream_name or None)
             for model in self._configured
         }
         upstream_names = {
@@ -63,16 +63,16 @@ class ModelCatalogue:
         }
         for backend, names in self._backends.items():
             for name in names:
-                models.setdefault(name, Model(name)).backends.append(backend)
+                models.setdefault(name, ServedModel(name)).backends.append(backend)
             if not names:
                 for said in backend.models:
                     name = upstream_names.get(said) or public_name(said)
-                    models.setdefault(name, Model(name, upstream_name=said)).backends.append(backend)
+                    models.setdefault(name, ServedModel(name, upstream_name=said)).backends.append(backend)
         self.models = models
         self._by_any_name = {alias: model for model in models.values() for alias in model.aliases}
         self._by_any_name |= models
 
-    def resolve(self, name: str | None, tenant: TenantIdentity) -> Model:
+    def resolve(self, name: str | None, tenant: TenantIdentity) -> ServedModel:
         """The model that a request names. Raises `ClientError` 400, 403 or 404, `CapacityError` 503."""
         if name is None:
             return self._only_one(tenant)
@@ -108,7 +108,7 @@ class ModelCatalogue:
             message = f"the backend {silent[0]} has not said yet what it serves"
             raise CapacityError(503, "no_backend", message, retry_after_s=2.0)
 
-    def _only_one(self, tenant: TenantIdentity) -> Model:
+    def _only_one(self, tenant: TenantIdentity) -> ServedModel:
         usable = [model for model in self.models.values() if _may_use(tenant, model)]
         if len(usable) == 1:
             return usable[0]
@@ -128,5 +128,5 @@ def _quoted(name: str) -> str:
     return repr(name if len(name) <= _QUOTED_CHARACTERS else f"{name[:_QUOTED_CHARACTERS]}…")
 
 
-def _may_use(tenant: TenantIdentity, model: Model) -> bool:
+def _may_use(tenant: TenantIdentity, model: ServedModel) -> bool:
     return any(tenant.may_use(name) for name in (model.name, *model.aliases))

@@ -15,11 +15,10 @@ import httpx
 import pytest
 
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.failure import LlamaStartError
+from slotgate.gateway.processes.llama_process import LlamaProcess
 from slotgate.gateway.processes.ports import LOOPBACK, free_port
 from slotgate.gateway.processes.restart_policy import RestartLimits
-from slotgate.gateway.processes.state import IllegalTransitionError, State
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.state import IllegalTransitionError, LlamaStartError, ProcessState
 from slotgate.gateway.tools.run.find import find_server
 from slotgate.gateway.tools.run.packages import Installed
 from tests.support.leaks import child_processes
@@ -49,7 +48,7 @@ class History:
     """The states that were passed through; can be waited for."""
 
     def __init__(self) -> None:
-        self.states: list[State] = []
+        self.states: list[ProcessState] = []
         self.pids: set[int] = set()
         self._changed = asyncio.Event()
 
@@ -59,7 +58,7 @@ class History:
             self.pids.add(process.pid)
         self._changed.set()
 
-    async def until(self, state: State, times: int = 1) -> None:
+    async def until(self, state: ProcessState, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while self.states.count(state) < times:
                 self._changed.clear()
@@ -86,14 +85,14 @@ async def running(
         command,
         os.environ,
         limits=limits,
-        on_change=history,
+        on_change=[history],
         clock=virtual.clock,
         sleep=virtual.sleep,
         pick_port=pick_port,
     )
     async with process:
         yield process, history
-    assert process.state is State.STOPPED
+    assert process.state is ProcessState.STOPPED
     assert not history.pids & set(child_processes())
 
 
@@ -108,8 +107,14 @@ async def test_it_becomes_ready_and_stops_without_having_failed() -> None:
         ready = (process.state, process.failure, process.pid in child_processes())
         await process.stop()
 
-    assert ready == (State.READY, None, True)
-    assert history.states == [State.STARTING, State.LOADING, State.READY, State.STOPPING, State.STOPPED]
+    assert ready == (ProcessState.READY, None, True)
+    assert history.states == [
+        ProcessState.STARTING,
+        ProcessState.LOADING,
+        ProcessState.READY,
+        ProcessState.STOPPING,
+        ProcessState.STOPPED,
+    ]
     assert process.pid is None
 
 
@@ -142,8 +147,8 @@ async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
         with pytest.raises(LlamaStartError, match=r"failed to load the model, key \*+") as caught:
             await process.wait_ready(PATIENCE_S)
 
-        assert process.state is State.GIVEN_UP
-        assert history.states.count(State.STARTING) == 6
+        assert process.state is ProcessState.GIVEN_UP
+        assert history.states.count(ProcessState.STARTING) == 6
         assert virtual.now == 15.5
         assert process.api_key not in str(caught.value)
         assert process.failure is not None
@@ -153,16 +158,16 @@ async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
 async def test_scenario_117_one_that_gave_up_can_be_started_and_keeps_the_rate() -> None:
     virtual = VirtualTime()
     async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
-        await history.until(State.GIVEN_UP)
+        await history.until(ProcessState.GIVEN_UP)
         process.start()
-        await history.until(State.STARTING, times=7)
+        await history.until(ProcessState.STARTING, times=7)
 
         assert virtual.now == 60.0
 
 
 async def test_a_start_that_takes_too_long_is_ended_and_tried_again() -> None:
     async with running(llama("loading", start_timeout_s=0.2)) as (process, history):
-        await history.until(State.LOADING, times=2)
+        await history.until(ProcessState.LOADING, times=2)
 
         assert process.failure is not None
         assert "is loading the model" in process.failure.reason
@@ -186,9 +191,9 @@ async def test_a_child_that_dies_is_started_again_and_told_apart_from_a_stop() -
         first = process.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await history.until(State.BACKOFF)
+        await history.until(ProcessState.BACKOFF)
         told = process.failure
-        await history.until(State.READY, times=2)
+        await history.until(ProcessState.READY, times=2)
 
         assert told is not None
         assert told.reason == "killed by SIGKILL"
@@ -200,11 +205,11 @@ async def test_scenario_123_one_that_lives_and_no_longer_works_can_be_restarted(
     async with running(llama()) as (process, history):
         await process.wait_ready(PATIENCE_S)
         process.restart("does not answer")
-        await history.until(State.BACKOFF)
+        await history.until(ProcessState.BACKOFF)
 
         assert process.failure is not None
         assert process.failure.reason == "does not answer"
-        await history.until(State.READY, times=2)
+        await history.until(ProcessState.READY, times=2)
 
 
 async def test_scenario_118_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -222,7 +227,7 @@ async def test_two_stops_at_once_are_one() -> None:
 
         await asyncio.gather(process.stop(), process.stop())
 
-        assert history.states.count(State.STOPPING) == 1
+        assert history.states.count(ProcessState.STOPPING) == 1
 
 
 async def test_a_stop_in_a_hurry_needs_no_grace() -> None:
@@ -240,33 +245,33 @@ async def test_a_stop_in_a_hurry_needs_no_grace() -> None:
 async def test_a_stop_interrupts_the_pause_between_starts() -> None:
     history = History()
     limits = RestartLimits(first_delay_s=3600.0)
-    process = LlamaProcess(llama("crash"), os.environ, limits=limits, on_change=history)
+    process = LlamaProcess(llama("crash"), os.environ, limits=limits, on_change=[history])
     process.start()
-    await history.until(State.BACKOFF)
+    await history.until(ProcessState.BACKOFF)
 
     async with asyncio.timeout(PATIENCE_S):
         await process.stop()
 
-    assert process.state is State.STOPPED
+    assert process.state is ProcessState.STOPPED
 
 
 async def test_cancelling_whoever_holds_it_leaves_no_process() -> None:
     held = History()
 
     async def hold() -> None:
-        async with LlamaProcess(llama("stubborn"), os.environ, on_change=held) as process:
+        async with LlamaProcess(llama("stubborn"), os.environ, on_change=[held]) as process:
             await process.wait_ready(PATIENCE_S)
             await asyncio.Event().wait()
 
     holding = asyncio.ensure_future(hold())
-    await held.until(State.READY)
+    await held.until(ProcessState.READY)
     holding.cancel()
     for pid in held.pids:
         os.kill(pid, signal.SIGKILL)  # it is stubborn, and the grace is not what is tested here
     await asyncio.wait({holding})
 
     assert holding.cancelled()
-    assert held.states[-1] is State.STOPPED
+    assert held.states[-1] is ProcessState.STOPPED
 
 
 class Stranger(History):
@@ -280,7 +285,7 @@ class Stranger(History):
 
     def __call__(self, process: LlamaProcess) -> None:
         super().__call__(process)
-        if process.state is State.LOADING and self._serving is None:
+        if process.state is ProcessState.LOADING and self._serving is None:
             self.url = process.url
             listener = socket.create_server((LOOPBACK, int(process.url.rpartition(":")[2])))
             self._serving = asyncio.ensure_future(asyncio.start_server(self._answer, sock=listener))
@@ -300,9 +305,9 @@ class Stranger(History):
 async def test_scenario_120_a_stranger_on_the_port_is_noticed_and_left(answer: str) -> None:
     stranger = Stranger(answer)
     async with running(llama("silent"), history=stranger) as (process, history):
-        await history.until(State.BACKOFF)
+        await history.until(ProcessState.BACKOFF)
         told = process.failure
-        await history.until(State.LOADING, times=2)
+        await history.until(ProcessState.LOADING, times=2)
 
         assert told is not None
         assert "not the server that was started" in told.reason
@@ -315,7 +320,7 @@ async def test_scenario_120_a_port_that_is_taken_in_the_last_moment_costs_one_st
     async with running(llama(), history=stranger) as (process, history):
         await process.wait_ready(PATIENCE_S)
 
-        assert history.states.count(State.STARTING) == 2
+        assert history.states.count(ProcessState.STARTING) == 2
         assert status(process, "/props", process.api_key) == 200
         await stranger.leave()
 
@@ -326,7 +331,7 @@ async def test_a_port_that_is_taken_before_the_start_costs_nothing() -> None:
         async with running(llama(), pick_port=lambda: next(ports, None) or free_port()) as (process, history):
             await process.wait_ready(PATIENCE_S)
 
-            assert history.states.count(State.STARTING) == 1
+            assert history.states.count(ProcessState.STARTING) == 1
 
 
 async def test_the_next_process_is_found_where_the_last_one_was() -> None:
@@ -334,7 +339,7 @@ async def test_the_next_process_is_found_where_the_last_one_was() -> None:
         await process.wait_ready(PATIENCE_S)
         before = process.url
         process.restart("again")
-        await history.until(State.READY, times=2)
+        await history.until(ProcessState.READY, times=2)
 
         assert process.url == before
 
@@ -350,9 +355,9 @@ async def test_fifty_restarts_leave_no_zombie() -> None:
     before = set(child_processes())
     limits = RestartLimits(max_starts=50)
     async with running(llama("crash"), limits=limits) as (_, history):
-        await history.until(State.GIVEN_UP)
+        await history.until(ProcessState.GIVEN_UP)
 
-        assert history.states.count(State.STARTING) == 50
+        assert history.states.count(ProcessState.STARTING) == 50
         assert set(child_processes()) == before
 
 
@@ -371,14 +376,14 @@ async def test_a_real_one_is_ready_restarts_and_stops_within_its_grace_while_a_r
     async with running(command) as (process, history):
         await process.wait_ready(PATIENCE_S)
         process.restart("because")
-        await history.until(State.READY, times=2)
+        await history.until(ProcessState.READY, times=2)
         async with endless_stream(process) as events:
             await anext(events)
             began = time.monotonic()
             await process.stop(grace_s=0.3)
 
     assert time.monotonic() - began < 2.0
-    assert history.states.count(State.STARTING) == 2
+    assert history.states.count(ProcessState.STARTING) == 2
 
 
 @asynccontextmanager
@@ -396,7 +401,7 @@ PARENT = """
 import asyncio, os, sys
 from slotgate.gateway.tools.run.find import find_server
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.llama_process import LlamaProcess
 
 async def main():
     async with LlamaProcess(LlamaCommand("local", tuple(sys.argv[1:])), os.environ) as process:

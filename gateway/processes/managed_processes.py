@@ -1,8 +1,8 @@
-"""The llama-servers that the gateway runs itself: one for every backend with a command.
+"""The llama-servers that the gateway runs: one for each backend with a command.
 
-To the rest of the gateway they are backends with a URL and a key: `located` and `environ` say which. They are
-stopped together, around everything that uses them, and started together but for those that are loaded on
-demand: what starts and stops meanwhile is `loader.py`'s.
+To the rest of the gateway they are backends with a URL and a key, which `located` and `environ` supply. They
+are all stopped together, when nothing uses them any more. At the beginning all are started but those that are
+loaded on demand. What starts and stops in between is the job of `loader.py`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
 
-from slotgate.gateway.backends.monitor import Monitor
-from slotgate.gateway.backends.state import BackendState
+from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.processes.command import LlamaCommand
-from slotgate.gateway.processes.state import State
-from slotgate.gateway.processes.supervisor import LlamaProcess
+from slotgate.gateway.processes.llama_process import LlamaProcess
+from slotgate.gateway.processes.state import ProcessState
 from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
 __all__ = ["ManagedProcesses"]
 
 
 class ManagedProcesses:
-    """`async with children:` starts them, without waiting until they are ready, and stops them."""
+    """`async with processes:` starts them, without waiting until they are ready, and stops them."""
 
     def __init__(self, processes: Iterable[LlamaProcess], on_demand: Iterable[str] = ()) -> None:
-        """Those named in `on_demand` are not started here."""
+        """The processes named in `on_demand` are not started by `async with`."""
         self._on_demand = frozenset(on_demand)
         self._processes = {process.name: process for process in processes}
 
@@ -38,7 +37,7 @@ class ManagedProcesses:
 
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str]) -> Self:
-        """One process for every backend with a command."""
+        """Make one process for each backend with a command."""
         own = [backend for backend in settings.backends if backend.command]
         processes = [LlamaProcess(_command(backend, settings), environ) for backend in own]
         return cls(processes, (backend.name for backend in own if backend.load == "demand"))
@@ -53,19 +52,20 @@ class ManagedProcesses:
         await asyncio.gather(*(process.stop() for process in self))
 
     def located(self, settings: Settings) -> Settings:
-        """The settings with a URL and the name of a key in the place of each command."""
+        """Return the settings with a URL and the name of a key in the place of each command."""
         backends = tuple(self._located(backend) for backend in settings.backends)
         return settings.model_copy(update={"backends": backends})
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """`environ` and the keys of our processes, under the names that `located` gives them."""
+        """Return `environ` and the keys of the processes, under the names that `located` gives them."""
         return dict(environ) | {_variable(process.name): process.api_key for process in self}
 
-    def follow(self, monitors: Mapping[str, Monitor]) -> None:
-        """From now on each backend knows at once how its process fares, and where it is."""
+    def report_to(self, backends: Mapping[str, Backend]) -> None:
+        """Tell each backend the state of its process, now and after every change."""
         for process in self:
-            process.on_change = partial(_tell, monitors[process.name])
-            process.on_change(process)
+            report = partial(_report, backends[process.name])
+            process.on_change.append(report)
+            report(process)
 
     def _located(self, backend: BackendSettings) -> BackendSettings:
         process = self._processes.get(backend.name)
@@ -75,24 +75,13 @@ class ManagedProcesses:
         return backend.model_copy(update=place)
 
 
-_SEEN = {
-    State.STARTING: BackendState.STARTING,
-    State.LOADING: BackendState.LOADING,
-    State.BACKOFF: BackendState.STARTING,
-    State.GIVEN_UP: BackendState.FAILED,
-    State.STOPPED: BackendState.STOPPED,
-}
-"""How a process fares, for those who use it. A READY one is asked; a STOPPING one was held before."""
-
-
-def _tell(monitor: Monitor, process: LlamaProcess) -> None:
-    if process.state is State.READY:
-        monitor.process_ready(process.url, process.kv_unified)
-    elif process.state in _SEEN:
-        given_up = process.state is State.GIVEN_UP
-        failure = process.failure if process.state is not State.STOPPED else None
-        why = f"{'given up: ' if given_up else ''}{failure.reason}" if failure else ""
-        monitor.process_is(_SEEN[process.state], why, given_up=given_up)
+def _report(backend: Backend, process: LlamaProcess) -> None:
+    """Tell a backend the state of its process. A stop that was asked for is no failure."""
+    is_asked_to_stop = process.state in (ProcessState.STOPPING, ProcessState.STOPPED)
+    failure = process.failure.reason if process.failure and not is_asked_to_stop else ""
+    if failure and process.state is ProcessState.GIVEN_UP:
+        failure = f"given up: {failure}"
+    backend.process_changed(process.state, url=process.url, failure=failure, kv_unified=process.kv_unified)
 
 
 def _command(backend: BackendSettings, settings: Settings) -> LlamaCommand:
@@ -101,8 +90,8 @@ def _command(backend: BackendSettings, settings: Settings) -> LlamaCommand:
     return LlamaCommand(
         name=backend.name,
         command=backend.command,
-        alias=",".join(aliases)
-        or backend.name,  # never the path of the file, which is llama-server's default
+        # llama-server's own default is the path of the model's file, which clients must not see.
+        alias=",".join(aliases) or backend.name,
         start_timeout_s=backend.start_timeout_s,
         shared=len(settings.tenants) > 1,
         erasable=backend.name in isolating(settings),
@@ -110,5 +99,5 @@ def _command(backend: BackendSettings, settings: Settings) -> LlamaCommand:
 
 
 def _variable(name: str) -> str:
-    """Not an environment variable of anybody's: a name with a space cannot be set in a shell."""
+    """Return a name that no real environment variable has: a name with a space cannot be set in a shell."""
     return f"key of {name}"

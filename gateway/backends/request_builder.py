@@ -1,0 +1,71 @@
+"""The bytes and headers of the requests that go to one backend.
+
+Each request carries the backend's own API key. Of the client's headers it carries only those that the caller
+passes.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+from slotgate.gateway.http.headers import Headers
+from slotgate.gateway.http.request_body import Body
+from slotgate.gateway.upstream import UpstreamRequest
+
+__all__ = ["RequestBuilder"]
+
+
+class RequestBuilder:
+    """Builds requests for one address and key. A backend that gets another of them gets a new builder."""
+
+    def __init__(self, base_url: httpx.URL, api_key: str | None) -> None:
+        self._base_url = base_url
+        self._api_key = api_key
+        self._queries: dict[tuple[str, str], httpx.Request] = {}
+        self._head_starts: dict[str, bytes] = {}
+        """Path -> the beginning of the head that all streams on this path share."""
+
+    def __repr__(self) -> str:
+        return f"<RequestBuilder {self._base_url}>"
+
+    def query(self, path: str, method: str) -> httpx.Request:
+        """Return the request for one of the backend's own pages. It is built once, because it is repeated
+        every few seconds for as long as the gateway runs."""
+        query = self._queries.get((path, method))
+        if query is None:
+            headers = [(b"host", self._base_url.netloc), (b"connection", b"close"), *self._key()]
+            query = self._queries[path, method] = httpx.Request(method, self._url(path), headers=headers)
+        return query
+
+    def whole(self, path: str, body: Body, headers: Headers) -> httpx.Request:
+        """Return a POST whose answer is read as a whole."""
+        return httpx.Request(
+            "POST",
+            self._url(path),
+            headers=[*self._own_headers(), *headers, (b"content-length", b"%d" % _size(body))],
+            extensions={"body": body},
+        )
+
+    def stream(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
+        """Return a POST whose answer is streamed. It has the same headers as `whole`."""
+        start = self._head_starts.get(path)
+        if start is None:
+            request_line = b"POST %s HTTP/1.1" % self._url(path).raw_path
+            own = [b"%s: %s" % header for header in self._own_headers()]
+            start = self._head_starts[path] = b"\r\n".join([request_line, *own])
+        lines = [start, *[b"%s: %s" % header for header in headers]]
+        head = b"%s\r\ncontent-length: %d\r\n\r\n" % (b"\r\n".join(lines), _size(body))
+        return UpstreamRequest(head, body)
+
+    def _own_headers(self) -> Headers:
+        return [(b"host", self._base_url.netloc), (b"accept-encoding", b"identity"), *self._key()]
+
+    def _key(self) -> Headers:
+        return [(b"authorization", b"Bearer " + self._api_key.encode())] if self._api_key else []
+
+    def _url(self, path: str) -> httpx.URL:
+        return self._base_url.copy_with(raw_path=self._base_url.raw_path.rstrip(b"/") + path.encode())
+
+
+def _size(body: Body) -> int:
+    return sum(map(len, body))
