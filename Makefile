@@ -10,12 +10,14 @@ PORT ?= 8080
 HOST ?= 127.0.0.1
 MODEL ?=
 PYTEST_ARGS ?=
+# Many tests wait for sockets and processes, so two workers share a CPU.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 QUICK ?=
 BENCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test cover bench bench-growth bench-guard fairness screenshots run lock clean
+.PHONY: help install fmt check test test-fast cover bench bench-growth bench-guard fairness screenshots run lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,11 +27,14 @@ install: $(VENV)/.dev ## Set up .venv with everything that development and tests
 run: $(VENV)/.local ## Set up what is missing, then a real chat server: make run PORT=8080 MODEL=file.gguf
 	@exec $(BIN)/slotgate run --host $(HOST) --port $(PORT) $(if $(MODEL),"$(MODEL)")
 
-test: $(VENV)/.dev ## Run the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.dev ## Run all tests
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.dev ## Run the tests that are not marked slow
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 cover: $(VENV)/.dev ## Run the tests with branch coverage
-	@$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## Measure against other gateways; QUICK=1: the four that matter, in a minute
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(BENCH_ARGS)

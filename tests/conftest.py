@@ -1,4 +1,4 @@
-"""What the whole suite shares. It lives in `tests.support.fixtures`."""
+"""Fixtures and hooks of the whole suite, which are defined in `tests.support`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.support.fixtures import (
     tiny_llama,
     tiny_model,
 )
+from tests.support.speed import pytest_runtest_call, pytest_terminal_summary
 
 __all__ = [
     "anyio_backend",
@@ -29,6 +30,8 @@ __all__ = [
     "nothing_left",
     "postgres",
     "pytest_collection_modifyitems",
+    "pytest_runtest_call",
+    "pytest_terminal_summary",
     "run_llama",
     "small_model",
     "tiny_llama",
@@ -40,11 +43,14 @@ __all__ = [
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
-settings.register_profile("suite", deadline=None)  # how long one example takes is the machine's business
+settings.register_profile("suite", deadline=None)  # one example may take long on a busy machine
 settings.load_profile("suite")
 
 
 def pytest_collection_finish() -> None:
-    """The hundred thousands of objects that pytest keeps need not be looked at by collections in a test."""
+    """Exempt the hundreds of thousands of objects that pytest keeps from garbage collection.
+
+    A collection during a test would look at all of them, which takes long enough to disturb a measurement.
+    """
     gc.collect()
     gc.freeze()

@@ -70,8 +70,9 @@ class Visit:
 
     async def with_all_slots_taken(self, action: Callable[[], Awaitable[None]]) -> None:
         scheduler = self.gateway.scheduler
-        free = self.gateway.fleet.backends["gpu0"].pool.free
-        held = [scheduler.submit(Demand("other", "m"), lambda: None).lease for _ in range(free)]
+        pool = self.gateway.fleet.backends["gpu0"].pool
+        await self.gateway.until(lambda: pool.free == SLOTS)  # none comes back from quarantine meanwhile
+        held = [scheduler.submit(Demand("other", "m"), lambda: None).lease for _ in range(SLOTS)]
         try:
             await action()
         finally:
