@@ -65,6 +65,7 @@ class Crowd:
             self.simulation.scheduler.tick()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2], ids=["narrow", "wide"])
 @pytest.mark.parametrize("own_tenants", [False, True], ids=["one tenant", "own tenants"])
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ tickets and leases and compares. At the end of each run the world becomes kind: 
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import (
     Bundle,
@@ -296,4 +297,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestScheduler = SchedulerMachine.TestCase
+TestScheduler = pytest.mark.slow(SchedulerMachine.TestCase)

@@ -61,6 +61,7 @@ visits = strategies.builds(
 )
 
 
+@pytest.mark.slow
 @given(world=worlds, schedule=strategies.lists(visits, min_size=1, max_size=14))
 @settings(max_examples=200, deadline=None)
 def test_the_server_never_sees_more_work_than_slots_and_no_slot_is_lost(

@@ -271,4 +271,4 @@ class Tenants(RuleBasedStateMachine):
 
 
 Tenants.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestTenants = Tenants.TestCase
+TestTenants = pytest.mark.slow(Tenants.TestCase)

@@ -19,6 +19,8 @@ from bench.report import write_report
 from bench.samples import DIRECT, REFERENCE, Samples
 from bench.versions import commit, version_of
 
+pytestmark = pytest.mark.slow
+
 PLAN = BenchPlan(
     rounds=2,
     streams=3,

@@ -16,6 +16,7 @@ def figures() -> Figures:
     return measure()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_shares_follow_weights_within_three_percent(count: int) -> None:
     shares = figures().shares[count - 2]
@@ -47,6 +48,7 @@ def test_ten_thousand_waiting_cost_no_more_than_ten() -> None:
     assert each_many.calls <= 1.25 * each_few.calls
 
 
+@pytest.mark.slow
 def test_the_published_page_is_up_to_date() -> None:
     """Run `make fairness` to update it."""
     assert (DOCS / "fairness.svg").read_text() == figures().picture

@@ -8,6 +8,7 @@ import pytest
 from bench.guard import BASELINE, EVENTS, Work, count
 
 
+@pytest.mark.slow
 def test_the_work_per_token_has_not_grown_by_half() -> None:
     work, pieces = asyncio.run(count())
     assert pieces == EVENTS, "each left on its own"

@@ -16,7 +16,7 @@ from bench.stream import Client, Tally, Target, chat, post
 from bench.upstream import Connection, Streams
 from tests.support.client import RawClient
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @dataclass

@@ -18,6 +18,20 @@ NODE = 20
 """The oldest version of Node that the packages support."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start a client in a process of its own."""
+    for item in items:
+        client = client_of(item)
+        if client is not None and (client.needs_node or client.name.startswith("curl")):
+            item.add_marker(pytest.mark.slow)
+
+
+def client_of(item: pytest.Item) -> DrivenClient | None:
+    """The client that a test is parametrized with."""
+    client = getattr(getattr(item, "callspec", None), "params", {}).get("client")
+    return client if isinstance(client, DrivenClient) else None
+
+
 @pytest.fixture(scope="session")
 def node_clients() -> None:
     """Skip the test if the Node clients cannot run. `make install` installs their packages."""
@@ -34,9 +48,8 @@ def node_clients() -> None:
 
 @pytest.fixture(autouse=True)
 def what_the_client_needs(request: pytest.FixtureRequest) -> None:
-    params = getattr(getattr(request.node, "callspec", None), "params", {})
-    client = params.get("client")
-    if not isinstance(client, DrivenClient):
+    client = client_of(request.node)
+    if client is None:
         return
     if client.needs_node:
         request.getfixturevalue("node_clients")

@@ -85,6 +85,7 @@ async def busy_gateway(limits: dict[str, float]) -> AsyncIterator[Gateway]:
             yield gateway
 
 
+@pytest.mark.slow
 @every_client
 async def test_no_slot_in_time(client: DrivenClient) -> None:
     async with busy_gateway({"queue_timeout_s": 0.2}) as gateway:

@@ -17,7 +17,7 @@ from tests.support.notation import DONE, END, STOP, H, T, chunked
 from tests.support.script import Fin, Script, Write
 from tests.support.scripted import ScriptedUpstream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 TENANTS = [{"name": "a", "key_hashes": [hash_key("sg-a")]}]
 ANSWER: Script = [Write(H + chunked(T("a"), T("b"), STOP, DONE) + END), Fin()]

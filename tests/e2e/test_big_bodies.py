@@ -88,6 +88,7 @@ def script(request: ReceivedRequest) -> Script:
     return [Write(H), Paced(RATE), Write(chunked(STOP, DONE) + END), Fin()]
 
 
+@pytest.mark.slow
 async def test_scenario_106_streams_go_on_while_big_bodies_come_in(tmp_path: Path) -> None:
     """Three of a kind at once. The limit is far above what is seen, and far below what users report."""
     fu = ScriptedUpstream(script, llama=LlamaLike(STREAMS + 4))

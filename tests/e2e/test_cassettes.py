@@ -147,6 +147,7 @@ async def test_a_client_that_leaves_has_its_upstream_closed_and_what_came_is_kep
     assert (kept.response.ending, kept.response.body) == (Ending.ABANDONED, T("a"))
 
 
+@pytest.mark.slow
 async def test_what_is_under_way_when_recording_stops_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
     script: Script = [Write(H + chunked(T("a"))), Stall()]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu:
@@ -228,6 +229,7 @@ async def test_equal_requests_that_overlap_are_named_in_the_order_of_asking(tmp_
     assert [kept.response.body for kept in recordings(tmp_path)] == [b'{"n":0}', b'{"n":1}']
 
 
+@pytest.mark.slow
 async def test_the_status_of_the_upstream_is_kept_once_however_often_it_is_asked(tmp_path: Path) -> None:
     async with ScriptedUpstream() as fu, recording(fu.url, tmp_path) as url:
         for _ in range(3):
@@ -326,6 +328,7 @@ async def url_of(process: asyncio.subprocess.Process) -> str:
         return (await process.stdout.readline()).decode().split()[0]
 
 
+@pytest.mark.slow
 async def test_both_commands_serve_until_they_are_stopped(tmp_path: Path) -> None:
     folder = str(tmp_path / "cassette")
     async with ScriptedUpstream(scripts={CHAT: WHOLE}) as fu:
@@ -339,6 +342,7 @@ async def test_both_commands_serve_until_they_are_stopped(tmp_path: Path) -> Non
     assert await process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -26,7 +26,7 @@ from tests.support.client import RawClient
 from tests.support.processes import child_program, children_of, vanishes
 from tests.support.served import Served, served_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PATIENCE_S = 20.0
 

@@ -22,6 +22,7 @@ SILENT: Script = [Write(H), Stall()]
 IMPATIENT = {"first_byte_s": 0.5}
 
 
+@pytest.mark.slow
 async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_trial_closes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -46,6 +47,7 @@ async def test_scenario_017_three_silences_in_a_row_open_the_circuit_and_one_tri
         assert [*states, backend.state] == [BackendState.SILENT, BackendState.READY]
 
 
+@pytest.mark.slow
 async def test_scenario_123_a_process_that_lives_and_does_nothing_is_restarted() -> None:
     command = list(child_program("mute"))
     settings = own_settings(own_backend("a", command, slots=4), timeouts=IMPATIENT)
@@ -75,6 +77,7 @@ async def test_a_prompt_that_is_too_long_is_the_client_s_fault_and_opens_nothing
         assert gateway.fleet.backends["gpu0"].state is BackendState.READY
 
 
+@pytest.mark.slow
 async def test_a_backend_whose_streams_go_on_keeps_them_and_gets_no_new_ones_until_it_answers() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(tokens=100_000, rate=200.0))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -94,6 +94,7 @@ async def test_a_grant_that_meets_a_leaving_client_is_passed_on() -> None:
     assert fu.llama.deferred == 0
 
 
+@pytest.mark.slow
 async def test_after_many_departures_every_slot_serves_again() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(2, tokens=200, rate=400))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -185,6 +185,7 @@ def _fails(*_: object) -> ReceivedRequest:
     raise LookupError("a fault of ours")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "stream"), WAYS, ids=[f"{way} {stream}" for way, stream in WAYS])
 async def test_scenario_021_the_next_request_of_a_key_is_served_however_the_last_one_ended(
     way: Way, stream: bool

@@ -700,6 +700,7 @@ async def test_a_running_request_that_is_superseded_is_ended_upstream_and_told(
             assert (await whole_one).status == 409
 
 
+@pytest.mark.slow
 async def test_another_tenant_and_another_key_supersede_nothing() -> None:
     [way] = [way for way in WAYS if way.path == "/infill"]
     tenants = [{"name": name, "key_hashes": [hash_key(f"sg-{name}")]} for name in "ab"]

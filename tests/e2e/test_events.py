@@ -57,6 +57,7 @@ async def test_the_answer_to_head_ends() -> None:
             assert await client.eof()
 
 
+@pytest.mark.slow
 async def test_events_show_slots_queue_and_ended_requests_as_they_change() -> None:
     gate = Gate()
     script: Script = [Write(H), gate, Write(chunked(T("a"))), Stall()]
@@ -99,6 +100,7 @@ async def until(seen: AsyncIterator[dict[str, Any]], condition: Any) -> dict[str
     raise AssertionError("the stream has ended")
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other() -> None:
     fu = ScriptedUpstream()
     fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers
@@ -135,6 +137,7 @@ async def test_the_stream_ends_with_the_key_that_opened_it() -> None:
                 assert viewer.clean_end, "the stream goes on"
 
 
+@pytest.mark.slow
 async def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
     fu = ScriptedUpstream()
     fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers

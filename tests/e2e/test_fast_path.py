@@ -181,6 +181,7 @@ async def test_a_stream_after_an_unread_answer_is_complete() -> None:
             assert text_of([frame async for frame in client.frames()]) == SAID
 
 
+@pytest.mark.slow
 async def test_a_running_stream_is_completed_after_sigterm(watched: Watched, tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=500)})
     async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:

@@ -119,6 +119,7 @@ async def test_the_backends_own_pings_pass_in_comment_form_only() -> None:
     assert comments == {"comment": [PING, b": theirs\n\n"], "chunk": [], "off": []}
 
 
+@pytest.mark.slow
 async def test_no_silence_is_longer_than_an_interval() -> None:
     """Before headers, after them, and in comment form between two tokens."""
     long = Sleep(0.8)
@@ -233,6 +234,7 @@ async def test_timings_are_those_of_the_last_chunk_and_none_before_the_first() -
 # What keep-alives leave alone
 
 
+@pytest.mark.slow
 async def test_a_half_written_frame_is_never_broken_up() -> None:
     half = len(T("a")) // 2
     cut: list[Step] = [

@@ -30,7 +30,7 @@ from tests.support.own import (
     shown,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.real]
 
 PATIENCE_S = 30.0
 DEMAND = {"load": "demand"}

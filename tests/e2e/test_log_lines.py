@@ -116,6 +116,7 @@ async def test_nothing_is_logged_per_frame() -> None:
             assert len(gateway.log.events) + len(gateway.log.records) - before == 1
 
 
+@pytest.mark.slow
 async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> None:
     """Requests that end well have their lines all the same."""
     flood = MOST + 50
@@ -158,6 +159,7 @@ async def test_a_flood_of_nonsense_is_some_lines_and_a_number() -> None:
     assert written + counted(gateway.log.events, "invalid_request") == MOST + 20
 
 
+@pytest.mark.slow
 async def test_on_a_pipe_every_line_is_json_and_the_last_counts_are_told_at_the_end(tmp_path: Path) -> None:
     async with ScriptedUpstream(scripts={CHAT: WHOLE}) as fu:
         async with served_gateway(tmp_path, backend_table(fu.url)) as served:

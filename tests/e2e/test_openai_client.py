@@ -75,6 +75,7 @@ async def gateway_for(script: Script) -> AsyncIterator[Gateway]:
         yield gateway
 
 
+@pytest.mark.slow
 @form
 @either
 async def test_scenario_052_every_form_reads_as_the_same_text_and_usage(

@@ -15,7 +15,7 @@ from tests.support.notation import DONE, END, STOP, H, T, answer, chunked, error
 from tests.support.script import Fin, Paced, Rst, Script, Sleep, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 REQUESTS, AT_ONCE, SLOTS = 2000, 200, 24
 ERROR = b'data: {"error":{"code":500,"message":"boom","type":"server_error"}}\n\n'

@@ -18,7 +18,7 @@ from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings
 from tests.support.llama import RealLlama
 from tests.support.notation import DONE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SMALL_BATCHES = ("--metrics", "-b", "16", "-ub", "16")
 """Questions are answered between batches: several a second also on a slow machine."""

@@ -639,6 +639,7 @@ async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
             client.close()
 
 
+@pytest.mark.slow
 async def test_many_silent_connections_are_limited_and_closed() -> None:
     """A few connections beyond the limit are closed after a second without a request, the rest at once."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})

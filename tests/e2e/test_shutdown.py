@@ -22,7 +22,7 @@ from tests.support.script import Fin, Flood, Gate, Paced, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.served import Served, backend_table, served_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPERATOR = b"authorization: Bearer sg-operator"
 PROMPT_S = 2.0

@@ -16,6 +16,7 @@ def props(*, asleep: bool) -> list[Write]:
     return [Write(answer(200, orjson.dumps({"total_slots": 4, "is_sleeping": asleep})))]
 
 
+@pytest.mark.slow
 async def test_a_sleeping_server_is_not_asked_for_its_slots_and_they_are_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -85,6 +85,7 @@ async def test_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> N
             assert not client.clean_end
 
 
+@pytest.mark.slow
 async def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_too_long_in_all() -> None:
     """Each of its sends returns in time; together they hold the upstream up."""
     fu = then_small([Write(H), Flood(256 * MIB, LOGPROBS)])
@@ -106,6 +107,7 @@ async def drip(client: RawClient) -> None:
         client.resume_reading()
 
 
+@pytest.mark.slow
 async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
     """Bursts and pauses, each shorter than the limit."""
     script: Script = [Write(H), Paced(200, count=200), Write(chunked(STOP, DONE) + END), Fin()]
@@ -125,6 +127,7 @@ async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
     assert text_of(got) == "".join(f" {number}" for number in range(200))
 
 
+@pytest.mark.slow
 async def test_when_memory_is_spent_the_largest_stalled_stream_of_the_largest_tenant_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,6 +165,7 @@ async def test_when_memory_is_spent_the_largest_stalled_stream_of_the_largest_te
     assert ends == {"greedy 12": True, "modest 10": True, "greedy 24": False, "modest 16": True}
 
 
+@pytest.mark.slow
 async def test_two_hundred_stalled_readers_hold_what_they_may_and_no_more(tmp_path: Path) -> None:
     """64 MB are offered to each; the gateway's memory grows by the budget, not by what is offered."""
     readers, budget = 200, 64 * MIB

@@ -290,6 +290,7 @@ async def test_a_wait_that_runs_out_is_503_queue_timeout(*, streaming: bool) -> 
     assert int(got.header(b"retry-after") or 0) >= 1
 
 
+@pytest.mark.slow
 @either
 async def test_a_wait_for_a_backend_that_stays_down_does_not_blame_its_slots(*, streaming: bool) -> None:
     fu = ScriptedUpstream()

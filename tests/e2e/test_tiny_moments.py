@@ -21,7 +21,7 @@ from tests.support.notation import DONE, END, PING, STOP, H, T, answer, chunked
 from tests.support.script import Fin, Rst, Script, Sleep, Stall, Step, Write
 from tests.support.scripted import ScriptedUpstream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 REQUESTS, AT_ONCE = 150, 30
 MOMENTS_S = (0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.005)

@@ -24,7 +24,7 @@ from tests.support.script import Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream, refusing_url
 from tests.support.served import backend_table, served_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 KEY = "sg-operator"
 SERVER = {"port": 0, "operator_key_hashes": [hash_key(KEY)]}

@@ -30,7 +30,7 @@ from tests.support.script import Fin, Gate, Script, Sleep, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.served import backend_table, served_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"traceparent: 00-{TRACE_ID}-{PARENT_ID}-01".encode()

@@ -27,7 +27,7 @@ from tests.support.scripted import ScriptedUpstream
 from tests.support.served import Served, backend_table, served_gateway
 from tests.support.usage import PostgresServer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPERATOR = b"authorization: Bearer sg-operator"
 KEY = b"authorization: Bearer sg-a"

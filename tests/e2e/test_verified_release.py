@@ -51,6 +51,7 @@ async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: 
         await gateway.until(lambda: pool.admitting and pool.free == 1)
 
 
+@pytest.mark.slow
 async def test_foreign_work_on_a_shared_backend_lowers_what_is_given_out_while_it_lasts() -> None:
     fu = ScriptedUpstream()
     fu.llama.total_slots = 2
@@ -96,6 +97,7 @@ async def test_a_restarted_backend_may_serve_slots_although_the_one_before_did_n
 DRIPPING: Script = [Write(H), Paced(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "nonsense",
     [[Write(answer(200, b"nonsense"))], [Write(answer(200, b"[" * 100_000))], DRIPPING],

@@ -173,6 +173,7 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_process_with_a_faulty_configuration_exits_2(config: Callable[[str], str]) -> None:
     done = python("-m", "slotgate", "check", "--config", config(INVALID))
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,7 +1,7 @@
 """Fixtures of all tests: the event loop, leak checks, and the real llama-server.
 
-Tests that use the real program get the marker `real`. If its wheel exists for this platform, they fail when
-it is not installed. On other platforms they are skipped.
+A test that uses the real program is marked `real` and `slow` by its fixtures. Where a wheel of the program
+exists, the test fails if it is not installed; elsewhere the test is skipped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from tests.support.tiny_model import write_tiny_model
 from tests.support.usage import PostgresServer, postgres_programs, postgres_server
 
 REAL_FIXTURES = {"cold_llama", "tiny_llama", "run_llama", "small_model"}
+SLOW_FIXTURES = {"browser", "own_postgres", "postgres"}
 
 RunLlama = Callable[[RealLlama], RealLlama]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a real llama-server or another program that takes long to start."""
     for item in items:
-        if isinstance(item, pytest.Function) and REAL_FIXTURES & set(item.fixturenames):
+        used = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
+        if REAL_FIXTURES & used:
             item.add_marker(pytest.mark.real)
+        if (REAL_FIXTURES | SLOW_FIXTURES) & used:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ def test_unmarked_test_over_the_limit_fails(tmp_path: Path) -> None:
         "from tests.support import speed\n"
         "from tests.support.speed import pytest_runtest_call, pytest_terminal_summary\n\n"
         "speed.LISTED_S, speed.FAILS_S = 0.05, 0.2\n"
+        "speed.load_per_cpu = lambda: 1.0\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],

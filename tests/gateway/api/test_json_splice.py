@@ -41,6 +41,7 @@ forms = st.fixed_dictionaries(
 changes = st.dictionaries(names, st.one_of(st.none(), values.map(orjson.dumps)), max_size=3)
 
 
+@pytest.mark.slow
 @given(objects, forms, changes)
 @example({}, {}, {"a": b"1"})
 @example({"a": 1}, {}, {"a": None})
@@ -106,6 +107,7 @@ def test_an_empty_object_has_no_members(document: bytes) -> None:
     assert splice(document, {"a": None}) == b"{}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

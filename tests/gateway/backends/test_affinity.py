@@ -66,6 +66,7 @@ def test_a_backend_that_restarts_knows_nothing() -> None:
     assert affinity.warmth(messages_prefix(turn("hi"))) == {}
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=5), max_size=60))
 def test_memory_is_bounded_and_the_latest_is_known(said: list[str]) -> None:
     affinity = Affinity(remembered=10)

@@ -141,6 +141,7 @@ async def test_the_key_is_required_and_shown_nowhere() -> None:
         assert (status(process, "/props"), status(process, "/props", process.api_key)) == (401, 200)
 
 
+@pytest.mark.slow
 async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
     virtual = VirtualTime()
     async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):
@@ -351,6 +352,7 @@ async def test_the_cache_option_is_asked_of_the_program_itself() -> None:
         assert command_line(process.pid or 0)[-2:] == ["--cache-ram", "0"]
 
 
+@pytest.mark.slow
 async def test_fifty_restarts_leave_no_zombie() -> None:
     before = set(child_processes())
     limits = RestartLimits(max_starts=50)
@@ -413,6 +415,7 @@ async def main():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["asyncio.run(main())", "import uvloop; uvloop.run(main())"])
 def test_scenario_118_no_orphan_when_the_parent_is_killed(run: str) -> None:
     command = (sys.executable, "-c", PARENT.format(run=run), *child_program("stubborn"))

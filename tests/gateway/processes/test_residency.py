@@ -261,6 +261,7 @@ def test_every_model_of_an_overloaded_group_gets_its_turn_within_a_bound(models:
     assert world.loads <= 600 / RESIDENCE_S * places + models, "it swaps more often than residence allows"
 
 
+@pytest.mark.slow
 @given(
     arrivals=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60)), max_size=40),
     places=st.integers(1, 3),

@@ -114,6 +114,7 @@ variables = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(documents, st.dictionaries(variables, texts, max_size=3))
 def test_any_document_raises_only_settings_errors(data: dict[str, object], environ: dict[str, str]) -> None:

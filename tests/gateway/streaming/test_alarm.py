@@ -108,6 +108,7 @@ def test_an_alarm_set_for_almost_now_can_be_moved(loop: str, after_s: float) -> 
         assert len(runner.run(main())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alarms", [1, 5000])
 @pytest.mark.parametrize("loop", LOOPS)
 def test_after_a_standstill_sockets_are_read_before_an_alarm_rings(loop: str, alarms: int) -> None:

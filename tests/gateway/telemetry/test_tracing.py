@@ -36,6 +36,7 @@ def test_a_collector_in_the_environment_turns_traces_on(environ: dict[str, str],
     assert is_configured(environ) is on
 
 
+@pytest.mark.slow
 def test_without_a_collector_the_library_is_not_loaded() -> None:
     code = (
         "import asyncio, sys, slotgate.gateway.app.serve\n"

@@ -18,6 +18,8 @@ from tests.support.answer import fetch
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, chat, running_gateway, text_of
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "slotgate", "fake"]
 
 

@@ -33,6 +33,7 @@ def test_readers_and_a_writer_do_not_wait_for_each_other(tmp_path: Path) -> None
     store.close()
 
 
+@pytest.mark.slow
 def test_a_lock_delays_records_and_loses_none(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
     store = SqliteStore(file)
@@ -120,6 +121,7 @@ def test_reading_creates_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "usage.db")
     store.prepare()

@@ -12,7 +12,7 @@ from tests.gateway.testing.ci.test_run import ci
 from tests.gateway.testing.pytest_plugin.test_plugin import pytest_in
 from tests.support.gateway import ask, running_gateway, settings_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SCENE = {
     "server": {"model": "m"},

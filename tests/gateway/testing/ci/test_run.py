@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.processes import children_of, vanishes
 
+pytestmark = pytest.mark.slow
+
 ASK = """
 import json, os, sys, urllib.error, urllib.request
 def ask(model, stream=False):

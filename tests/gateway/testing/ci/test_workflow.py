@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.paths import DOCS
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = DOCS / "examples" / "chat-tests"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

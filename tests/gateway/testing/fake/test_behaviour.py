@@ -22,7 +22,7 @@ from tests.support.fixtures import need_the_wheel
 from tests.support.llama import RealLlama
 from tests.support.notation import DONE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.real]
 
 CHAT = "/v1/chat/completions"
 PROMPT_S = 8.0

@@ -16,6 +16,8 @@ import pytest
 from tests.support.paths import DOCS
 from tests.support.processes import children_of, vanishes
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = DOCS / "examples" / "chat-tests"
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
 

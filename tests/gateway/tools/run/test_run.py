@@ -28,6 +28,8 @@ from slotgate.gateway.tools.run.plan import RunOptions, RunPlan, alias_of
 from slotgate.gateway.tools.run.run import loaded, port_fault
 from tests.support.processes import child_program, children_of, command_line, vanishes
 
+pytestmark = pytest.mark.slow
+
 KEYS = RunKeys("sg-client", "sg-operator")
 MODEL = FoundModel(Path("/models/Tiny-Q4_K_M.gguf"), 1_500_000_000, "the argument")
 

@@ -45,6 +45,7 @@ async def test_without_events_status_and_requests_are_polled(status: int) -> Non
     assert (len(snapshot.requests), snapshot.rate_is_live) == (1, False)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_is_lost_is_made_again() -> None:
     cut_off: Script = [Write(H + chunked(frame())), Fin()]
     ended: Script = [Write(H + chunked(frame()) + END), Stall()]
@@ -56,6 +57,7 @@ async def test_a_connection_that_is_lost_is_made_again() -> None:
     assert kinds == ["Snapshot", "ConnectionLost", "Snapshot", "ConnectionLost"]
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_refuses_later_ends_the_view() -> None:
     scripts: list[Script] = [[Write(H + chunked(frame()) + END), Fin()], [Write(answer(401, {}))]]
     fu = ScriptedUpstream(scripts={EVENTS: lambda _: scripts[min(len(fu.requests) - 1, 1)]})
