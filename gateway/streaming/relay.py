@@ -3,7 +3,7 @@
     OPENING --headers 200--> STREAMING --its end-> SENTINEL --upstream's end--> SUCCEEDED
         \\                        \\                    \\------grace over------> SUCCEEDED
          \\--other status--> REFUSING --its end----------------------------------> FAILED
-          \\----------------------\\--- error, cut, timeout, closed ---------------> FAILED
+          \\----------------------\\--- error, lost, timeout, closed --------------> FAILED
 
 The relay is the sink of the upstream exchange. All of it runs in the event loop's callbacks, however far
 behind the client is. The three rules of an early release meet in `ended`:
