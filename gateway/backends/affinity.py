@@ -1,4 +1,4 @@
-"""Which backend probably still holds the beginning of a prompt in its KV cache.
+"""Remembers which backend probably still holds the beginning of a prompt in its KV cache.
 
 A prompt has a `PromptPrefix`: a hash for each of its beginnings (`api/prompt_prefix.py`). Each backend
 remembers the beginnings that it served lately. The next turn of a conversation repeats the last one and adds
@@ -18,24 +18,24 @@ from slotgate.gateway.api.prompt_prefix import PromptPrefix
 __all__ = ["Affinity"]
 
 REMEMBERED = 4096
-"""Beginnings and sessions that are kept for each backend: some hundred kilobytes."""
+"""The number of beginnings and sessions kept for each backend: some hundred kilobytes."""
 SESSION_BYTES = 1 << 30
 
 
 class Affinity:
-    """By the names of backends' pools."""
+    """Backends are named by their pools."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._known: dict[str, OrderedDict[bytes, int | None]] = {}
-        """With the number of the slot, where that is known."""
+        """Pool name -> beginning -> id of the slot that holds it; None where slots have no numbers."""
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(known)}" for name, known in self._known.items())
-        return f"<Affinity {sizes or 'of nobody'}>"
+        return f"<Affinity {sizes or 'empty'}>"
 
     def note(self, pool: str, prefix: PromptPrefix, slots: tuple[int, ...] = ()) -> None:
-        """This prompt is processed there now, in one of these slots."""
+        """Note that this pool processes this prompt now, in one of these slots."""
         number = slots[0] if len(slots) == 1 else None
         known = self._known.setdefault(pool, OrderedDict())
         for mark in (*(mark for mark, _ in prefix.beginnings), *_session_mark(prefix)):
@@ -49,16 +49,16 @@ class Affinity:
                     marks.pop(mark, None)
 
     def forget(self, pool: str) -> None:
-        """The backend has restarted, or is gone."""
+        """Forget a backend that has restarted or is gone."""
         self._known.pop(pool, None)
 
     def warmth(self, prefix: PromptPrefix) -> dict[str, int]:
-        """Bytes of the prompt's beginning that each pool has probably processed already."""
+        """Return pool name -> bytes of the prompt's beginning that it has probably processed already."""
         found = {pool: _bytes_known(known, prefix) for pool, known in self._known.items()}
         return {pool: size for pool, size in found.items() if size}
 
     def slots(self, prefix: PromptPrefix) -> dict[str, int]:
-        """By pool, the number of the slot that probably holds it, where slots have numbers."""
+        """Return pool name -> id of the slot that probably holds the prefix (numbered pools only)."""
         found = {pool: _number_known(known, prefix) for pool, known in self._known.items()}
         return {pool: number for pool, number in found.items() if number is not None}
 

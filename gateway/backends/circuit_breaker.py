@@ -1,11 +1,11 @@
-"""When a backend that looks healthy gets no more work: requests in a row got no event in time.
+"""Gives no new requests to a backend that looks healthy while its requests get no event in time.
 
     CLOSED --TRIPS_AFTER in a row--> OPEN --REST_S--> HALF_OPEN --an event--> CLOSED
                                        ▲------ none in time ------'
 
-Whatever a backend answers is an answer, an error too: only the silence of streams counts. An answer that is
-no stream begins when all of it is made, so its silence says nothing. Nothing is asked for the sake of asking;
-in HALF_OPEN the next request is the trial, one at a time.
+Only streams without an event in time count. An error is an answer. An answer that is not a stream begins only
+when all of it is made, so its silence says nothing. No extra request is sent as a test: in HALF_OPEN the next
+client request is the trial, one at a time.
 
 This module never awaits; the time is passed in.
 """
@@ -38,13 +38,13 @@ class CircuitBreaker:
 
     @property
     def reason(self) -> str:
-        """Why it is not closed, or nothing."""
+        """The reason why it is not closed, or an empty string."""
         closed = self.state is CircuitState.CLOSED
         return "" if closed else f"{self._silences} requests in a row had no event in time"
 
     @property
     def retry_at(self) -> float | None:
-        """When `rested` changes something."""
+        """The time from which `rested` half-opens it; None if it is not open."""
         return self._opened_at + REST_S if self.state is CircuitState.OPEN else None
 
     def answered(self) -> None:
@@ -52,7 +52,7 @@ class CircuitBreaker:
         self._silences = 0
 
     def silent(self, now: float) -> None:
-        """A request had no event in time."""
+        """Note that a request had no event in time."""
         self._silences += 1
         if self.state is CircuitState.HALF_OPEN or self._silences >= TRIPS_AFTER:
             self.state = CircuitState.OPEN

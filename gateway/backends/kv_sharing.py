@@ -1,8 +1,8 @@
-"""Whether the slots of a llama-server share one context (`--kv-unified`), and how many tokens it has.
+"""Finds out if the slots of a llama-server share one context (`--kv-unified`).
 
-Where they do, one long request can use up what the others stand on, and llama-server then ends them all.
+If they do, one long request can use up the whole context, and llama-server then ends all requests.
 `/props` does not say so: each slot's `n_ctx` is the whole context with a unified cache, and its part of it
-without. What tells, the surest first:
+without. The sources, the most reliable first:
 
 * the setting `kv_unified`;
 * of a process of ours, what it says in its log while it loads (`n_ctx_slot = 8192, kv_unified = 'true'`), or
@@ -10,6 +10,8 @@ without. What tells, the surest first:
 * every slot having all the context that the model was trained for: so llama-server starts when it is told
   nothing, and few pay for that much memory several times.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Sequence
@@ -23,13 +25,13 @@ _SLOTS = ("--parallel", "-np")
 
 
 def kv_unified_from_log(line: str) -> bool | None:
-    """None: nothing."""
+    """Return the value that a line of the log states, or None."""
     found = _LOGGED.search(line)
     return None if found is None else found[1] in ("true", "1")
 
 
 def kv_unified_from_command(command: Sequence[str]) -> bool | None:
-    """None for a command that may be a script with options of its own."""
+    """Return the value that a command implies; None if the command may be a script with its own options."""
     options = [word.partition("=")[0] for word in command]
     if any(word in _ON for word in options):
         return True
@@ -44,5 +46,5 @@ def kv_unified_from_command(command: Sequence[str]) -> bool | None:
 
 
 def kv_unified_from_sizes(n_ctx: int | None, slots: int, n_ctx_train: int | None) -> bool:
-    """`n_ctx` is that of one slot, `n_ctx_train` the model's."""
+    """Return True if each slot has the whole context of the model. `n_ctx` is the context of one slot."""
     return bool(n_ctx and n_ctx_train and slots > 1 and n_ctx >= n_ctx_train)

@@ -26,7 +26,7 @@ class ServedModel:
     name: str
     aliases: tuple[str, ...] = ()
     upstream_name: str | None = None
-    """What the backend calls it; None: as the client wrote it."""
+    """The name that the backend uses; None: the name that the client wrote."""
     backends: list[Backend] = field(default_factory=list)
 
 
@@ -36,7 +36,7 @@ class ModelCatalogue:
     def __init__(self, configured: Iterable[ModelSettings] = ()) -> None:
         self._configured = tuple(configured)
         self._backends: dict[Backend, tuple[str, ...]] = {}
-        """With the public names that each is configured to serve; without any, it is asked."""
+        """Backend -> the public names that it is configured to serve; empty: the backend is asked."""
         self.models: dict[str, ServedModel] = {}
         self._by_any_name: dict[str, ServedModel] = {}
 
@@ -47,7 +47,7 @@ class ModelCatalogue:
         self._configured = tuple(models)
 
     def add(self, backend: Backend, names: tuple[str, ...] = ()) -> None:
-        """With names, it serves exactly these public ones, whatever it says itself."""
+        """Add a backend. With `names` it serves exactly these public names, whatever it says itself."""
         self._backends[backend] = names
 
     def remove(self, backend: Backend) -> None:
@@ -73,7 +73,7 @@ class ModelCatalogue:
         self._by_any_name |= models
 
     def resolve(self, name: str | None, tenant: TenantIdentity) -> ServedModel:
-        """The model that a request names. Raises `ClientError` 400, 403 or 404, `CapacityError` 503."""
+        """Return the model of a request. Raises `ClientError` 400, 403 or 404, `CapacityError` 503."""
         if name is None:
             return self._only_one(tenant)
         model = self._by_any_name.get(name)
@@ -89,7 +89,7 @@ class ModelCatalogue:
         return model
 
     def listing(self, tenant: TenantIdentity) -> list[dict[str, Any]]:
-        """The entries of `/v1/models` for what this tenant may use, aliases included."""
+        """Return the entries of `/v1/models` that this tenant may use, aliases included."""
         usable = (name for name, model in self._by_any_name.items() if _may_use(tenant, model))
         return [self.entry(name) for name in sorted(usable)]
 
@@ -100,7 +100,7 @@ class ModelCatalogue:
         return {"id": name, "object": "model", "created": 0, "owned_by": "slotgate", "meta": meta}
 
     def _check_complete(self) -> None:
-        """Raises `CapacityError` while a backend has yet to say what it serves."""
+        """Raise `CapacityError` while a backend has not yet said what it serves."""
         silent = [
             backend.name for backend, names in self._backends.items() if not names and not backend.models
         ]
@@ -118,13 +118,13 @@ class ModelCatalogue:
 
 
 def public_name(said: str) -> str:
-    """What a backend calls a model, made fit to be seen."""
+    """Return a backend's name of a model without the path and the ending of its file."""
     path = PureWindowsPath(said)  # which takes both kinds of slash
     return path.name.removesuffix(".gguf") if path.suffix == ".gguf" or path.root or path.drive else said
 
 
 def _quoted(name: str) -> str:
-    """A client's name for a model, whatever it is, at a length that fits into a message."""
+    """Return the name that a client sent, quoted and cut to a length that fits into a message."""
     return repr(name if len(name) <= _QUOTED_CHARACTERS else f"{name[:_QUOTED_CHARACTERS]}…")
 
 

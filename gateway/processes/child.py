@@ -1,9 +1,11 @@
-"""One child process: started through `exec_wrapper.py`, heard, ended, always reaped.
+"""One child process: started through `exec_wrapper.py`, read from, ended and always reaped.
 
-Rules: whoever holds a `Child` calls `end()`, in a `finally`; the kill in there does not await, so not
+Rules: the holder of a `Child` calls `end()` in a `finally`; the kill in there does not await, so not
 even a second cancellation leaves a process behind. Signals go to the child's whole process group, because
 a command may be a script around the real program, and always by the pid that we started.
 """
+
+from __future__ import annotations
 
 import asyncio
 import os
@@ -18,6 +20,8 @@ from typing import Final, Self
 
 from slotgate.gateway.processes.output import ChildOutput
 
+__all__ = ["Child", "Exit"]
+
 _WRAPPER: Final = Path(__file__).with_name("exec_wrapper.py")
 _UNKILLABLE_S: Final = 10.0  # a driver can hold a killed process; a stop must end all the same
 _LAST_WORDS_S: Final = 0.2  # for output still in the pipe; a grandchild may hold it open for ever
@@ -25,7 +29,7 @@ _LAST_WORDS_S: Final = 0.2  # for output still in the pipe; a grandchild may hol
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: its exit status, or minus the signal that killed it."""
+    """The end of a process: its exit status, or minus the signal that killed it."""
 
     code: int
 
@@ -68,7 +72,7 @@ class Child:
 
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str], output: ChildOutput) -> Self:
-        """Starts `command`; its stdout and stderr go to `output`. Raises OSError if nothing can be started.
+        """Start `command`; its stdout and stderr go to `output`. Raises OSError if no process can be started.
 
         A program that does not exist is no such error: it ends at once with status 127 and a line of output.
         """
@@ -104,20 +108,20 @@ class Child:
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended, or None while it runs."""
+        """The end of the process, or None while it runs."""
         return self._exit.result() if self._exit.done() and not self._exit.cancelled() else None
 
     async def wait(self) -> Exit:
-        """Returns when it has ended, has been reaped and its last lines are in."""
+        """Return when it has ended, has been reaped and its last lines have been read."""
         return await asyncio.shield(self._exit)
 
     async def is_over_within(self, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` for the end."""
+        """Wait at most `timeout_s` for the end; return True if it has ended."""
         await asyncio.wait({self._exit}, timeout=timeout_s)
         return self._exit.done()
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; returns when it has been reaped. Idempotent.
+        """Send SIGTERM, after `grace_s` SIGKILL, and return when it has been reaped. Idempotent.
 
         llama-server often hangs on SIGTERM while a request runs, so the second step is an ordinary one.
         `exit` is None afterwards only where the kernel itself would not let go for `_UNKILLABLE_S`.
@@ -130,7 +134,7 @@ class Child:
             await self.is_over_within(_UNKILLABLE_S)
 
     def kill(self) -> None:
-        """SIGKILL now, without waiting."""
+        """Send SIGKILL without waiting."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -159,6 +163,6 @@ async def _spawn(command: Sequence[str], environment: Mapping[str, str], output:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signals the session that `pid` leads; nobody left in it is no error."""
+    """Signal the session that `pid` leads. An empty session is no error."""
     with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
         os.killpg(pid, number)

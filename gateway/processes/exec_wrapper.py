@@ -14,6 +14,8 @@ On Linux the kernel kills PROGRAM when the *thread* that started it ends (prctl(
 has to be started from a thread that lives as long as the process: here, the one of the event loop.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

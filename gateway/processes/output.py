@@ -1,13 +1,17 @@
-"""What a child process writes: cut into lines, scrubbed of secrets, the last ones kept.
+"""Cuts the output of a child process into lines, removes secrets and keeps the last lines.
 
-Feed bytes, get calls of `on_line`. This module never awaits, never raises on what it is fed, and holds
-a bounded amount of it: a line longer than `MAX_LINE_BYTES` loses its rest.
+`feed` takes bytes and calls `on_line` for each line. This module never awaits, never raises on what it is
+fed, and holds a bounded amount of it: a line longer than `MAX_LINE_BYTES` loses its rest.
 """
+
+from __future__ import annotations
 
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
+
+__all__ = ["KEPT_LINES", "MAX_LINE_BYTES", "ChildOutput"]
 
 MAX_LINE_BYTES: Final = 4096
 KEPT_LINES: Final = 50
@@ -44,7 +48,7 @@ class ChildOutput:
             self._overflowed()
 
     def end(self) -> None:
-        """The process is gone: a last line without its newline counts."""
+        """Take a last line without a newline, because the process has ended."""
         self.feed(b"\n")
 
     def _line_ended(self, line: bytes) -> None:

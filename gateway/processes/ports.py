@@ -1,17 +1,21 @@
-"""Ports: one for a child of ours, and whether ours to listen on can be had.
+"""Finds free ports, and tells if a port is free.
 
-Nothing keeps a port free that was free a moment ago. Whoever uses one of these checks what came of it.
+Another program may take a port that was free a moment ago. The caller must check that its own bind worked.
 """
+
+from __future__ import annotations
 
 import socket
 from contextlib import suppress
 from typing import Final
 
+__all__ = ["LOOPBACK", "cannot_listen", "free_port", "next_free_port"]
+
 LOOPBACK: Final = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """Return a port of the loopback interface on which no program listens."""
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         port: int = listener.getsockname()[1]
@@ -19,9 +23,9 @@ def free_port() -> int:
 
 
 def cannot_listen(host: str, port: int) -> OSError | None:
-    """What stands in the way of listening on `host` and `port`; None if nothing does.
+    """Return the error that listening on `host` and `port` causes, or None.
 
-    Tried on every address of the name, as a server that listens on a name does.
+    It tries every address of the name, as a server that listens on a name does.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -33,7 +37,7 @@ def cannot_listen(host: str, port: int) -> OSError | None:
 
 
 def next_free_port(host: str, port: int) -> int | None:
-    """The first port above `port`, of the next hundred, that can be listened on."""
+    """Return the first free port of the hundred above `port`, or None."""
     candidates = range(port + 1, min(port + 101, 65536))
     return next((candidate for candidate in candidates if cannot_listen(host, candidate) is None), None)
 
