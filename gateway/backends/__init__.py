@@ -1,1 +1,1 @@
-"""What the gateway knows of each llama-server, and which of them serve which model."""
+"""The state of each llama-server, and the models that it serves."""

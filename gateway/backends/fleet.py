@@ -23,7 +23,7 @@ from slotgate.gateway.settings import BackendSettings, Settings, isolating
 __all__ = ["Fleet"]
 
 LOAD_REQUEST_S = 30.0
-"""How long a model counts as asked for by a request that needed no slot of it."""
+"""Seconds for which a slot-free request for a model counts as demand for loading it."""
 log = structlog.stdlib.get_logger(__name__)
 
 

@@ -82,7 +82,7 @@ def test_a_big_picture_is_looked_at_in_part() -> None:
     assert len(messages_prefix(turn(*["x"] * 1000)).beginnings) == 64
 
 
-def test_of_a_list_without_end_the_beginning_is_looked_at() -> None:
+def test_only_the_beginning_of_a_long_list_is_read() -> None:
     endless = [str(number) for number in range(5000)]
     affinity = Affinity()
     affinity.note("a", messages_prefix(turn(*endless)))

@@ -21,7 +21,7 @@ SERVER = ["llama-server", "-m", "a.gguf"]
         ("srv load_model: loading model 'kv_unified.gguf'", None),
     ],
 )
-def test_the_log_tells(line: str, told: bool | None) -> None:
+def test_the_log_states_if_the_cache_is_unified(line: str, told: bool | None) -> None:
     assert kv_unified_from_log(line) is told
 
 
@@ -38,11 +38,11 @@ def test_the_log_tells(line: str, told: bool | None) -> None:
         (["--no-kv-unified"], False),
     ],
 )
-def test_the_command_tells(words: list[str], told: bool) -> None:
+def test_the_command_implies_if_the_cache_is_unified(words: list[str], told: bool) -> None:
     assert kv_unified_from_command([*SERVER, *words]) is told
 
 
-def test_a_script_says_nothing_of_its_options() -> None:
+def test_the_options_of_a_script_stay_unknown() -> None:
     assert kv_unified_from_command(["./start.sh"]) is None
 
 
@@ -57,7 +57,7 @@ def test_a_script_says_nothing_of_its_options() -> None:
         (8192, 4, None, False),
     ],
 )
-def test_all_that_the_model_was_trained_for_in_every_slot_tells(
+def test_slots_that_each_have_the_trained_context_share_it(
     n_ctx: int | None, slots: int, trained: int | None, told: bool
 ) -> None:
     assert kv_unified_from_sizes(n_ctx, slots, trained) is told

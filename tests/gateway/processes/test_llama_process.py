@@ -256,7 +256,7 @@ async def test_a_stop_interrupts_the_pause_between_starts() -> None:
     assert process.state is ProcessState.STOPPED
 
 
-async def test_cancelling_whoever_holds_it_leaves_no_process() -> None:
+async def test_cancelling_the_holding_task_leaves_no_process() -> None:
     held = History()
 
     async def hold() -> None:

@@ -46,7 +46,7 @@ def test_no_part_of_a_secret_is_left_where_a_line_is_cut(before: int) -> None:
         assert "k" not in "".join(lines)
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_not_text_are_replaced() -> None:
     assert lines_of(b"\xff\xfe ok\n") == ["\ufffd\ufffd ok"]
 
 
@@ -58,7 +58,7 @@ def test_the_last_lines_are_kept() -> None:
     assert output.tail == tuple(f"line {i}" for i in range(7, KEPT_LINES + 7))
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_the_memory_for_pending_output_is_bounded() -> None:
     output = ChildOutput(lambda _line: None, (SECRET,))
 
     for _ in range(100):

@@ -42,11 +42,11 @@ def look_at(*residents: Resident, now: float = NOW, **waiting: float) -> float |
     return plan(residents, waiting, GROUP, now).look_at
 
 
-def test_nothing_is_loaded_that_nobody_waits_for() -> None:
+def test_no_model_is_loaded_without_a_waiting_request() -> None:
     assert plan([resident("a"), resident("b")], {}, GROUP, NOW) == LoadingPlan((), None)
 
 
-def test_what_is_waited_for_is_loaded_where_there_is_room() -> None:
+def test_a_model_with_waiting_requests_is_loaded_if_there_is_room() -> None:
     assert steps(resident("a"), a=NOW) == {"a": Step.LOAD}
     assert steps(resident("a", group=""), resident("b", group=""), a=NOW, b=NOW) == {
         "a": Step.LOAD,
@@ -54,31 +54,31 @@ def test_what_is_waited_for_is_loaded_where_there_is_room() -> None:
     }
 
 
-def test_what_is_on_its_way_is_not_loaded_twice() -> None:
+def test_a_loading_model_is_not_loaded_twice() -> None:
     a, spare = resident("a", Residence.COMING), resident("spare", models=frozenset({"a"}), group="")
     assert steps(a, spare, a=NOW) == {}
 
 
-def test_what_may_not_be_loaded_by_a_request_is_not() -> None:
+def test_a_backend_that_requests_may_not_load_stays_stopped() -> None:
     assert steps(resident("a", loads_on_request=False), a=NOW) == {}
 
 
-def test_of_two_that_wait_for_one_place_the_first_gets_it() -> None:
+def test_the_longest_waiting_model_gets_the_only_place() -> None:
     assert steps(resident("a"), resident("b"), a=NOW - 1, b=NOW - 2) == {"b": Step.LOAD}
 
 
-def test_a_member_that_nobody_uses_makes_room_at_once() -> None:
+def test_an_unused_member_makes_room_at_once() -> None:
     assert steps(resident("a", Residence.LOADED, NOW), resident("b"), b=NOW) == {"a": Step.STOP}
 
 
-def test_of_several_that_nobody_uses_the_longest_idle_makes_room() -> None:
+def test_the_longest_idle_member_makes_room() -> None:
     idle = [resident(name, Residence.LOADED, idle_since=since) for name, since in (("a", 9.0), ("b", 5.0))]
     found = plan([*idle, resident("c")], {"c": NOW}, {"gpu": 2}, NOW)
     assert found.steps == ((Step.STOP, "b"),)
 
 
 @pytest.mark.parametrize(("leases", "step"), [(1, Step.LEAVE), (0, Step.STOP)])
-def test_a_member_that_is_used_is_left_alone_for_its_residence(leases: int, step: Step) -> None:
+def test_a_used_member_keeps_its_place_for_the_residence_time(leases: int, step: Step) -> None:
     a, b = resident("a", Residence.LOADED, NOW - RESIDENCE_S + 1, leases=leases), resident("b")
     waiting = {"b": NOW} if leases else {"b": NOW, "a": NOW}
     assert steps(a, b, **waiting) == {}
@@ -86,7 +86,7 @@ def test_a_member_that_is_used_is_left_alone_for_its_residence(leases: int, step
     assert steps(a, b, now=NOW + 1, **waiting) == {"a": step}
 
 
-def test_a_live_lease_is_waited_for_however_long() -> None:
+def test_an_unloading_waits_for_a_live_lease_without_limit() -> None:
     a = resident("a", Residence.LEAVING, leases=1)
     assert steps(a, resident("b"), b=0.0, now=1e9) == {}
     assert steps(resident("a", Residence.LEAVING), resident("b"), b=0.0) == {"a": Step.STOP}
@@ -97,16 +97,16 @@ def test_room_is_made_once() -> None:
     assert plan([a, b, resident("c")], {"c": NOW}, {"gpu": 2}, NOW).steps == ()
 
 
-def test_a_member_stays_when_nobody_waits_for_its_place_any_more() -> None:
+def test_a_leaving_member_stays_if_no_request_waits_for_its_place() -> None:
     assert steps(resident("a", Residence.LEAVING, leases=1), resident("b")) == {"a": Step.STAY}
 
 
-def test_the_one_that_made_room_does_not_take_it_back_before_its_turn() -> None:
+def test_a_member_that_made_room_waits_for_its_turn() -> None:
     """Its own queue is older than that of the other."""
     assert steps(resident("a", since=NOW - 1), resident("b"), a=NOW - 90, b=NOW - 20) == {"b": Step.LOAD}
 
 
-def test_what_is_still_loading_and_not_waited_for_makes_room() -> None:
+def test_a_loading_member_without_waiting_requests_makes_room() -> None:
     assert steps(resident("a", Residence.COMING), resident("b"), b=NOW) == {"a": Step.STOP}
     assert steps(resident("a", Residence.COMING), resident("b"), a=0.0, b=NOW) == {}
 
@@ -125,7 +125,7 @@ def test_a_backend_does_not_make_room_for_another_of_its_own_model() -> None:
     assert steps(*both, m=0.0) == {}
 
 
-def test_idle_is_counted_from_the_end_of_the_last_lease_or_the_loading() -> None:
+def test_idle_time_begins_with_the_end_of_the_last_lease_or_of_loading() -> None:
     a = resident("a", Residence.LOADED, since=0.0, idle_since=NOW - 30, idle_unload_s=60.0)
     assert (steps(a), look_at(a)) == ({}, NOW + 30)
     assert steps(a, now=NOW + 30) == {"a": Step.STOP}
@@ -133,13 +133,13 @@ def test_idle_is_counted_from_the_end_of_the_last_lease_or_the_loading() -> None
     assert look_at(fresh) == NOW + 60
 
 
-def test_nothing_is_unloaded_under_a_lease_or_while_somebody_waits_for_it() -> None:
+def test_a_model_with_a_lease_or_a_waiting_request_is_not_unloaded() -> None:
     a = resident("a", Residence.LOADED, idle_unload_s=60.0, leases=1)
     assert steps(a) == {}
     assert steps(resident("a", Residence.LOADED, idle_unload_s=60.0), a=NOW) == {}
 
 
-def test_what_was_given_up_may_be_tried_again_after_a_rest() -> None:
+def test_a_given_up_process_may_be_tried_again_after_a_rest() -> None:
     a = resident("a", Residence.FAILED, NOW - REST_S + 5)
     assert (steps(a, a=NOW), look_at(a)) == ({}, NOW + 5)
     assert steps(a, now=NOW + 5) == {"a": Step.FORGET}
@@ -147,7 +147,7 @@ def test_what_was_given_up_may_be_tried_again_after_a_rest() -> None:
 
 
 @pytest.mark.parametrize("order", [LoadOrder.UNLOAD, LoadOrder.RESTART])
-def test_an_order_to_stop_waits_for_leases_up_to_its_bound_and_then_cuts_them(order: LoadOrder) -> None:
+def test_an_order_to_stop_waits_for_leases_and_cancels_them_after_its_limit(order: LoadOrder) -> None:
     rest: dict[str, Any] = {"order": order, "order_at": NOW, "order_until": NOW + 30}
     assert steps(resident("a", Residence.LOADED, **rest)) == {"a": Step.STOP}
     assert steps(resident("a", Residence.COMING, **rest)) == {"a": Step.STOP}
@@ -266,7 +266,7 @@ def test_every_model_of_an_overloaded_group_gets_its_turn_within_a_bound(models:
     arrivals=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60)), max_size=40),
     places=st.integers(1, 3),
 )
-def test_whatever_comes_is_served_and_no_lease_is_killed(
+def test_every_model_is_served_in_time_and_no_lease_is_killed(
     arrivals: list[tuple[str, int]], places: int
 ) -> None:
     world = World(tuple("abcd"), places)
