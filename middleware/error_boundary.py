@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slotgate.gateway.http.context import context_of
+from slotgate.gateway.http.context import RequestContext, context_of
 from slotgate.gateway.http.error_formats import error_format_for
 from slotgate.gateway.http.errors import ClientGone, GatewayError, internal_error
 from slotgate.gateway.http.replies import send_error
@@ -29,11 +29,20 @@ class ErrorBoundary:
             await self._app(scope, receive, send)
         except ClientGone:
             raise
+        except GatewayError as error:
+            await _answer(error, context, scope, send)
         except Exception as error:
-            failure = error if isinstance(error, GatewayError) else internal_error(error, context.id)
-            context.code, context.message = failure.code, failure.message
-            if context.status is None:
-                await send_error(send, failure, error_format_for(scope["path"]))
-            else:
-                context.outcome = "error"
-                raise ClientGone from error
+            await _answer(internal_error(error, context.id), context, scope, send)
+
+
+async def _answer(failure: GatewayError, context: RequestContext, scope: Scope, send: Send) -> None:
+    """Send the error as a response. Raises `ClientGone` if a response has begun.
+
+    The caller keeps no reference to the error: its traceback holds the caller's frame, and with it the
+    request's body, so the two would keep each other alive until the next garbage collection.
+    """
+    context.code, context.message = failure.code, failure.message
+    if context.status is not None:
+        context.outcome = "error"
+        raise ClientGone
+    await send_error(send, failure, error_format_for(scope["path"]))

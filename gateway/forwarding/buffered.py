@@ -1,19 +1,19 @@
-"""An answer that is no stream: wait for a lease, ask the backend, read the answer whole, send it.
+"""A buffered answer: wait for a lease, ask the backend, read its whole answer, and send it.
 
-The lease is released before the body is sent: a success when the upstream's message is complete, an error
-answer likewise, anything else as abandoned.
+The lease is released before the body is sent: as finished or refused if the upstream's message is complete,
+else as abandoned.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from starlette.types import Receive, Send
 
 from slotgate.admission import Lease, Outcome
-from slotgate.gateway.forwarding.fetch import Reply, fetch
+from slotgate.gateway.forwarding.attempts import with_retry
+from slotgate.gateway.forwarding.fetch import BufferedReply, fetch
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
@@ -28,60 +28,57 @@ __all__ = ["BufferedAnswer"]
 
 
 class BufferedAnswer:
-    def __init__(self, settings: Settings, runtime: Runtime, generation: PreparedRequest) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, request: PreparedRequest) -> None:
         self._settings = settings
         self._runtime = runtime
         self._fleet = runtime.fleet
-        self._generation = generation
-        self._context: RequestContext = generation.context
-        self._entry = generation.entry
+        self._request = request
+        self._context: RequestContext = request.context
+        self._entry = request.entry
         self._stop: Callable[[], None] | None = None
-        """Ends the wait for the answer, while there is one."""
-        self._cut: GatewayError | None = None
+        """Ends the wait for the answer; None once the answer is being sent."""
+        self._cancelled: GatewayError | None = None
+        """The error of `cancel`."""
 
     async def serve(self, receive: Receive, send: Send) -> None:
-        """Raises `GatewayError`, or `ClientGone` when the client left."""
+        """Raises `GatewayError`, and `ClientGone` when the client left."""
         sent = False
-        with self._holding(), until_client_gone(receive) as watch:
+        in_flight, key = self._runtime.in_flight, self._request.supersede_key
+        with (
+            in_flight.holding(self, self._context, supersede_key=key),
+            until_client_gone(receive) as watch,
+        ):
             self._stop = watch.stop
-            reply = await self._answer()
+            reply = await with_retry(self._fleet, self._entry, self._admitted, self._asked)
             self._stop = None
-            if self._cut is None:
+            if self._cancelled is None:
                 content_type = (b"content-type", reply.content_type)
                 await send_whole(send, reply.status, [content_type], reply.body)
                 sent = True
+        self._stop = None
         if watch.gone and not sent:
             raise ClientGone
-        if self._cut is not None:
-            raise self._cut
-
-    def _holding(self) -> AbstractContextManager[None]:
-        return self._runtime.in_flight.holding(
-            self, self._context, supersede_key=self._generation.supersede_key
-        )
+        if self._cancelled is not None:
+            raise self._take_cancellation()
 
     def cancel(self, error: GatewayError) -> None:
-        """End with this error, unless the answer is being sent already."""
+        """End the request with this error, unless the answer is being sent already."""
         if self._stop is not None:
-            self._cut = error
+            self._cancelled = error
             self._stop()
 
     def progress(self) -> Progress:
         return Progress.of(self._entry, None)
 
-    async def _answer(self) -> Reply:
-        """Once, or twice where the first backend is known not to have begun."""
-        for attempts_left in (1, 0):
-            lease = self._entry.lease = await self._admitted()
-            try:
-                return await self._ask(lease)
-            except GatewayError as error:
-                if not (attempts_left and self._fleet.may_retry(error, lease)):
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+    def _take_cancellation(self) -> GatewayError:
+        """Return the error of `cancel` and forget it: its traceback is going to hold this object."""
+        error, self._cancelled = self._cancelled, None
+        assert error is not None
+        return error
 
     async def _admitted(self) -> Lease:
-        context, demand = self._context, self._generation.demand
+        """Wait in the queue for a lease."""
+        context, demand = self._context, self._request.demand
         loop = asyncio.get_running_loop()
         context.queued_at = context.queued_at or loop.time()
         settled = asyncio.Event()
@@ -91,10 +88,11 @@ class BufferedAnswer:
         context.granted_at = loop.time()
         return granted(ticket, self._runtime.scheduler)
 
-    async def _ask(self, lease: Lease) -> Reply:
-        context, generation = self._context, self._generation
+    async def _asked(self, lease: Lease) -> BufferedReply:
+        """Ask the backend and return its success under the gateway's identity. Raises its error."""
+        context, request = self._context, self._request
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.prefix, lease.slots)
+        self._fleet.affinity.note(lease.pool_name, request.prefix, lease.slots)
         context.backend = backend.name
         loop = asyncio.get_running_loop()
 
@@ -102,30 +100,27 @@ class BufferedAnswer:
             lease.start()
             context.answered_at = loop.time()
 
-        ending = Outcome.UNUSED
+        outcome = Outcome.UNUSED
         try:
-            request = backend.whole_request(
-                generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
+            upstream_request = backend.whole_request(
+                request.endpoint.upstream_path, request.body_for(lease), request.headers
             )
             context.asked_at = loop.time()
-            ending = Outcome.ABANDONED
-            reply = await fetch(backend, request, self._settings.timeouts, on_head=answered)
+            outcome = Outcome.ABANDONED
+            reply = await fetch(backend, upstream_request, self._settings.timeouts, on_head=answered)
             backend.answered()
-            ending = Outcome.FINISHED if reply.success else Outcome.REFUSED
+            outcome = Outcome.FINISHED if reply.success else Outcome.REFUSED
         except GatewayError as error:
-            if error.retry_safe:  # it was not reached
-                ending = Outcome.UNUSED
+            if error.retry_safe:  # the request did not reach the backend
+                outcome = Outcome.UNUSED
             raise
         finally:
-            lease.release(ending)
-        identity = generation.identity
-        scrub = backend.scrubber(identity.model)
-        endpoint = generation.endpoint
+            lease.release(outcome)
         return reply.rewritten(
-            identity,
-            endpoint.stamp,
-            scrub,
+            request.identity,
+            request.endpoint.stamp,
+            backend.scrubber(request.identity.model),
             token_usage=self._entry.usage,
-            withheld=generation.options.withheld,
-            may_be_text=endpoint.multipart,
+            withheld=request.options.withheld,
+            may_be_text=request.endpoint.multipart,
         )

@@ -1,4 +1,4 @@
-"""Asking a backend for an answer that is read whole, within the limits of time and size."""
+"""Ask a backend for an answer that is read whole, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.http.errors import UpstreamError, upstream_timeout
 from slotgate.gateway.settings import TimeoutsSettings
 
-__all__ = ["Reply", "fetch"]
+__all__ = ["BufferedReply", "fetch"]
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""It is held in memory. 8,192 tokens with 20 log probabilities each come to less than a third of this."""
+"""An answer is held in memory. 8,192 tokens with 20 log probabilities each take less than a third of this."""
 _JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BufferedReply:
     status: int
     content_type: bytes
     body: bytes
@@ -43,8 +43,11 @@ class Reply:
         token_usage: TokenUsage | None = None,
         withheld: tuple[str, ...] = (),
         may_be_text: bool = False,
-    ) -> Reply:
-        """The backend's success under the gateway's identity. Raises its error."""
+    ) -> BufferedReply:
+        """Return the backend's success under the gateway's identity. Raises the backend's error.
+
+        `withheld` members are taken out after the token counts were read.
+        """
         if not self.success:
             raise error_of_answer(self.status, self.body, scrub)
         if may_be_text and self.content_type.lower().startswith(b"text/plain"):
@@ -69,8 +72,8 @@ async def fetch(
     timeouts: TimeoutsSettings,
     *,
     on_head: Callable[[], None] = lambda: None,
-) -> Reply:
-    """Raises `UpstreamError`, with `retry_safe` set where the backend was not reached."""
+) -> BufferedReply:
+    """Return the complete answer. Raises `UpstreamError`, `retry_safe` if the backend was not reached."""
     limits = _Limits(timeouts)
     body = bytearray()
     try:
@@ -92,11 +95,11 @@ async def fetch(
     except httpx.TransportError as error:
         raise _failure(error) from error
     content_type = response.headers.get("content-type", "").encode()
-    return Reply(response.status_code, content_type, bytes(body))
+    return BufferedReply(response.status_code, content_type, bytes(body))
 
 
 class _Limits:
-    """The next moment to give up, and the limit that it belongs to."""
+    """Deadlines of one request, and the name of the limit that expires next."""
 
     def __init__(self, timeouts: TimeoutsSettings) -> None:
         self.next = ""

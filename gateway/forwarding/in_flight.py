@@ -1,4 +1,4 @@
-"""The answers under way, so that those which outlive the gateway's patience can be ended properly."""
+"""The requests in flight. They can be cancelled by id, by key, by backend, or all together at shutdown."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Cancellable", "InFlight", "Progress"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an answer has come."""
+    """The progress of an answer."""
 
     lease: Lease | None
-    """The last one that it got."""
+    """The last lease that the request got."""
     prompt_tokens: int
-    """As stated so far, else 0."""
+    """As the backend has stated so far, else 0."""
     cached_tokens: int
     tokens: int
-    """Generated so far; an answer that is no stream knows it at its end."""
+    """Tokens generated so far. A buffered answer knows them at its end."""
     first_output_at: float | None
-    """When the first of them came, where that can be seen."""
+    """The time of the first token; None for a buffered answer."""
 
     @classmethod
     def of(cls, entry: BookEntry, first_output_at: float | None) -> Progress:
@@ -39,14 +39,14 @@ class Progress:
 
 class Cancellable(Protocol):
     def cancel(self, error: GatewayError) -> None:
-        """End the answer with this error, told to the client as its state allows. Never awaits."""
+        """End the answer with this error, in the form that its state allows. Never awaits."""
 
     def progress(self) -> Progress:
-        """How far it has come, for whoever looks."""
+        """Return the progress so far."""
 
 
 class InFlight:
-    """Those of one tenant can be named: by the request's id, and by the key under which the latest wins."""
+    """All requests that wait or run at the endpoints that take a slot."""
 
     def __init__(self) -> None:
         self._answers: dict[Cancellable, RequestContext] = {}
@@ -57,14 +57,14 @@ class InFlight:
         return f"<InFlight {len(self._answers)}>"
 
     def subscribe(self, observer: Callable[[Cancellable, float], None]) -> None:
-        """Tell `observer` of every answer that is over, and when its request began. It must not raise."""
+        """Call `observer` with every answer that is over and its request's start time. It must not raise."""
         self._observers.append(observer)
 
     @contextmanager
     def holding(
         self, answer: Cancellable, context: RequestContext, *, supersede_key: bytes = b""
     ) -> Iterator[None]:
-        """With a key in `supersede_key`, the tenant's answer that was held under it before is ended."""
+        """Hold the answer for the block. It supersedes the tenant's earlier answer of the same key."""
         self._answers[answer] = context
         key = (context.tenant.name, supersede_key)
         if supersede_key:
@@ -82,7 +82,7 @@ class InFlight:
                 del self._latest[key]
 
     def cancel(self, request_id: str, tenant: str | None) -> int:
-        """End all answers of the request with this id, of this tenant or of any; returns how many."""
+        """Cancel the requests with this id, of one tenant or (None) of any. Returns their number."""
         found = [
             answer
             for answer, context in self._answers.items()
@@ -94,16 +94,16 @@ class InFlight:
 
     @property
     def answers(self) -> list[tuple[Cancellable, RequestContext]]:
-        """Those under way, the latest first."""
+        """The answers in flight, the latest first."""
         return list(reversed(self._answers.items()))
 
     @property
     def contexts(self) -> list[RequestContext]:
-        """Of the requests under way, the latest first."""
+        """The contexts of the requests in flight, the latest first."""
         return list(reversed(self._answers.values()))
 
     def revoke(self, holds: Callable[[bytes], bool]) -> int:
-        """End those that wait under a key which is no longer good; returns how many. What runs goes on."""
+        """End the queued requests whose key is no longer valid. Returns their number. Running ones finish."""
         found = [
             answer
             for answer, context in self._answers.items()
@@ -115,7 +115,7 @@ class InFlight:
         return len(found)
 
     def cancel_all(self, error: GatewayError, backend: str | None = None) -> None:
-        """End all answers with this error, or only those that come from this backend."""
+        """End all requests with this error, or only those that run on this backend."""
         for answer, context in list(self._answers.items()):
             if backend is None or (context.backend == backend and context.granted_at is not None):
                 answer.cancel(error)

@@ -23,7 +23,7 @@ class PreparedRequest:
     endpoint: Endpoint
     body: Body
     headers: Headers
-    """For the backend."""
+    """The headers for the backend."""
     identity: Identity
     demand: Demand
     options: FrameOptions
@@ -32,13 +32,12 @@ class PreparedRequest:
     """A newer request with this key ends the older one; empty: the request supersedes nothing."""
     prefix: PromptPrefix = field(default_factory=PromptPrefix)
     limit_name: str = ""
-    """The member that limits its answers."""
+    """The member of the body that limits the answers."""
     queue_events: bool = False
-    """The client wants to be told its place in the queue."""
+    """True if the client wants to be told its place in the queue."""
 
     def body_for(self, lease: Lease) -> Body:
-        """The body, with what the lease says: which slot to use, and how long an answer may be that has no
-        limit."""
+        """Return the body with the members that the lease decides: the slot, and a limit of the answers."""
         if self.endpoint.multipart:
             return self.body
         members = {}

@@ -1,4 +1,4 @@
-"""The scheduler with a timer of the running event loop: waits end although nothing else happens."""
+"""The scheduler with a timer of the event loop, so that waits end although nothing else happens."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class AdmissionQueue:
         return self.scheduler.submit(demand, on_settled)
 
     def subscribe(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after every change of what waits, runs or admits. It must not raise."""
+        """Call `observer` after every change of the queue, the leases or the pools. It must not raise."""
         self._observers.append(observer)
 
     def close(self) -> None:
-        """No timer is left behind, and none is set any more."""
+        """Cancel the timer, and set none any more."""
         self._alarm.close()
 
     def _arm(self) -> None:
-        """Have the alarm ring when the scheduler needs it; too early does no harm."""
+        """Set the timer for the scheduler's next tick. A tick that comes too early does no harm."""
         at = self.scheduler.next_tick_at()
         if at is not None:
             self._alarm.set_no_later(at)

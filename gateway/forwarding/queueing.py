@@ -1,7 +1,4 @@
-"""From a request to a place in the queue: the border between HTTP and admission.
-
-Refusals of admission become errors with a status here, and nowhere else.
-"""
+"""The border between HTTP and admission. Only this module turns a refusal into an error with a status."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _SENTENCE = {
 
 
 def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> Ticket:
-    """Take a place. Raises `CapacityError` when there is none."""
+    """Take a place in the queue. Raises `CapacityError` if there is none."""
     try:
         return queue.submit(demand, wake)
     except Refused as refused:
@@ -41,7 +38,7 @@ def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> T
 
 
 def refusal(refused: Refused) -> CapacityError:
-    """What the client is told. A quota that is used up stays so till midnight: clients should not retry."""
+    """Return the error for a refusal. Clients should not retry on a used-up quota, which lasts all day."""
     kind = refused.refusal
     headers = [(b"x-should-retry", b"false")] if kind is Refusal.QUOTA_EXCEEDED else []
     return CapacityError(
@@ -51,7 +48,7 @@ def refusal(refused: Refused) -> CapacityError:
 
 @contextmanager
 def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
-    """If the wait is left by an exception, leave the queue, or pass on a grant that came at that moment."""
+    """If an exception leaves the block, leave the queue, and give back a grant that came at that moment."""
     try:
         yield
     except BaseException:
@@ -62,11 +59,11 @@ def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
 
 
 def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
-    """The lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
+    """Return the lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
     if ticket.lease is not None:
         return ticket.lease
     why = ticket.refusal or Refusal.QUEUE_TIMEOUT
     model = ticket.demand.model
-    nobody = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
-    sentence = "no backend that serves the model takes requests now" if nobody else _SENTENCE[why]
+    none_admits = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
+    sentence = "no backend that serves the model takes requests now" if none_admits else _SENTENCE[why]
     raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))

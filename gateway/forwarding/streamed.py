@@ -1,8 +1,11 @@
-"""A streaming answer: wait for a lease, ask the backend, relay, and end in the one right way.
+"""A streamed answer: wait for a lease, ask the backend, relay its stream, and end it properly.
 
-The request's task pumps frames to the client from the first moment on; the wait for a slot, the backend's
-answer and every deadline only change what there is to send. Until something has been sent, an error keeps its
-status; afterwards it is one framed error and the end of the body.
+The request's task sends frames to the client from the first moment on. The wait for a slot, the backend's
+stream and the deadlines put frames into the buffer that it empties. Until something has been sent, an error
+keeps its status. After that an error is one frame, and the body ends.
+
+No object here refers back to one that refers to it, and no error is kept beyond its use: an ended request
+must be freed at once, with its body, and not by the next run of the garbage collector.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections.abc import Iterator
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.admission import Lease, Outcome, Ticket
+from slotgate.admission import Lease, Scheduler, Ticket
+from slotgate.gateway.forwarding.attempts import with_retry
 from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
@@ -32,7 +36,7 @@ __all__ = ["StreamedAnswer"]
 
 NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
-"""How often a waiting client is told of a new place in the queue at most."""
+"""Seconds between two comments that tell a waiting client its place in the queue."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -41,36 +45,35 @@ _STREAM_HEADERS = [
 
 
 class StreamedAnswer:
-    def __init__(self, settings: Settings, runtime: Runtime, generation: PreparedRequest) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, request: PreparedRequest) -> None:
         self._settings = settings
         self._runtime = runtime
         self._fleet = runtime.fleet
-        self._generation = generation
-        self._context: RequestContext = generation.context
+        self._request = request
+        self._context: RequestContext = request.context
         self._loop = asyncio.get_running_loop()
-        self._entry = generation.entry
-        self._token_usage = generation.entry.usage
+        self._entry = request.entry
         self._out: Downstream | None = None
         self._frames: Frames | None = None
         self._ticket: Ticket | None = None
-        self._cut_error: GatewayError | None = None
-        """Why the request was ended; where a backend was asked already, there is no second attempt."""
+        self._cancelled: GatewayError | None = None
+        """The error of `cancel`. There is no second attempt after it."""
         self._relay: Relay | None = None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises `GatewayError` while the status is free, `ClientGone` when the client left."""
+        """Raises `GatewayError` while the status is free, and `ClientGone` when the client left."""
         out: Downstream | None = None
         try:
             with (
                 self._runtime.in_flight.holding(
-                    self, self._context, supersede_key=self._generation.supersede_key
+                    self, self._context, supersede_key=self._request.supersede_key
                 ),
                 until_client_gone(receive) as watch,
                 contextlib.suppress(ClientGone),
             ):
                 out = self._out = self._downstream(scope, send, watch)
                 frames = self._frames = Frames(
-                    self._generation.dialect(), out, self._token_usage, self._loop.time
+                    self._request.dialect(), out, self._entry.usage, self._loop.time
                 )
                 watchdog = self._watchdog(out, frames, watch)
                 try:
@@ -78,7 +81,8 @@ class StreamedAnswer:
                 finally:
                     watchdog.close()
             if watch.stalled and not watch.gone:
-                await self._cut(scope, receive)
+                self._context.outcome = "client_stalled"
+                await abort_connection(scope, receive)  # unsent bytes and all: the client does not read
             if (watch.gone or watch.stalled) and not (out is not None and out.complete):
                 raise ClientGone
         finally:
@@ -88,8 +92,8 @@ class StreamedAnswer:
                 self._context.first_output_at = self._frames.first_output_at
 
     def cancel(self, error: GatewayError) -> None:
-        """End with this error, wherever the request is on its way."""
-        self._cut_error = error
+        """End the request with this error, in the queue, in prefill or in the stream."""
+        self._cancelled = error
         if self._ticket is not None and self._ticket.queued:
             self._runtime.scheduler.withdraw(self._ticket)
             if self._out is not None:
@@ -101,7 +105,7 @@ class StreamedAnswer:
         first_output_at = self._frames.first_output_at if self._frames is not None else None
         return Progress.of(self._entry, first_output_at)
 
-    # -- the request's course
+    # -- from the queue to the end
 
     def _downstream(self, scope: Scope, send: Send, client: ClientWatch) -> Downstream:
         streaming = self._settings.streaming
@@ -118,110 +122,109 @@ class StreamedAnswer:
         )
 
     async def _run(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
-        """All the way to the end of the body, if the client stays."""
+        """Serve the request up to the end of the body, or tell its failure inside the stream."""
         try:
-            await self._generate(out, frames, watchdog)
+            await with_retry(
+                self._fleet,
+                self._entry,
+                lambda: self._admitted(out),
+                lambda lease: self._relayed(lease, out, frames, watchdog),
+            )
         except ClientGone:
             raise
-        except Exception as error:
-            failure = error if isinstance(error, GatewayError) else internal_error(error, self._context.id)
-            self._context.code, self._context.message = failure.code, failure.message
-            self._entry.failure = failure
+        except GatewayError as error:
+            self._note(error)
             if not out.committed:
-                raise failure from failure.__cause__
-            out.close(frames.failure(failure))
-            await out.pump(lambda: True)
+                raise
+            out.close(frames.failure(error))
+        except Exception as error:
+            failure = internal_error(error, self._context.id)
+            self._note(failure)
+            try:
+                if not out.committed:
+                    raise failure from error
+                out.close(frames.failure(failure))
+            finally:
+                del failure  # its traceback holds this frame
+        await out.pump(lambda: True)
         await out.end()
 
-    async def _generate(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
-        """Once, or twice where the first backend is known not to have begun."""
-        for attempts_left in (1, 0):
-            lease = self._entry.lease = await self._admitted(out)
-            try:
-                relay = await self._relayed(lease, out, frames, watchdog)
-            finally:
-                lease.release(Outcome.UNUSED)
-            if relay.error is None:
-                return
-            if not (attempts_left and self._fleet.may_retry(relay.error, lease)):
-                raise relay.error
+    def _take_cancellation(self) -> GatewayError:
+        """Return the error of `cancel` and forget it: its traceback is going to hold this object."""
+        error, self._cancelled = self._cancelled, None
+        assert error is not None
+        return error
+
+    def _note(self, failure: GatewayError) -> None:
+        self._context.code, self._context.message = failure.code, failure.message
+        self._entry.failure = failure
 
     async def _admitted(self, out: Downstream) -> Lease:
-        """A lease, once it is this request's turn."""
-        if self._cut_error is not None:  # when the attempt before this one had just failed
-            raise self._cut_error
-        context, demand = self._context, self._generation.demand
+        """Wait in the queue for a lease."""
+        if self._cancelled is not None:  # it came just after the first attempt had failed
+            raise self._take_cancellation()
+        context, demand = self._context, self._request.demand
         context.queued_at = context.queued_at or self._loop.time()
-        self._relay = None  # of an attempt before this one
+        self._relay = None  # that of the first attempt is over
         ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
-        with owned(ticket, self._runtime.scheduler), self._place_told(ticket, out):
+        with owned(ticket, self._runtime.scheduler), self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
-            if self._cut_error is not None:
-                raise self._cut_error
+            if self._cancelled is not None:
+                raise self._take_cancellation()
         context.granted_at = self._loop.time()
         return granted(ticket, self._runtime.scheduler)
 
     @contextlib.contextmanager
-    def _place_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
-        """While the ticket waits, its client hears where it stands, if it asked: at once, then at changes."""
-        if not self._generation.queue_events:
+    def _position_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
+        """Tell a client that asked for it its place in the queue: at once, and after every change."""
+        if not self._request.queue_events:
             yield
             return
-        timer: asyncio.TimerHandle | None = None
-        told = 0
-
-        def tell() -> None:
-            nonlocal timer, told
-            if not ticket.queued or out.closing:
-                return
-            try:
-                position, eta_s = self._runtime.scheduler.position(ticket)
-                if position != told:
-                    told = position
-                    out.put(b": queued position=%d eta=%.1fs\n\n" % (position, eta_s))
-                    out.wake()
-            except Exception as error:
-                out.fail(error)
-            timer = self._loop.call_later(QUEUE_EVENT_S, tell)
-
-        tell()
+        telling = asyncio.get_running_loop().create_task(
+            _tell_position(ticket, out, self._runtime.scheduler), name="queue position"
+        )
         try:
             yield
         finally:
-            if timer is not None:
-                timer.cancel()
+            telling.cancel()
 
-    async def _relayed(self, lease: Lease, out: Downstream, frames: Frames, watchdog: Deadlines) -> Relay:
-        """Ask the backend and relay what it says; nothing of it is left when this returns or raises."""
+    async def _relayed(self, lease: Lease, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
+        """Ask the backend and relay its stream. The exchange is over when this returns or raises.
+
+        Raises the error that the relay failed with.
+        """
         backend = self._fleet.backend_of(lease.pool_name)
-        self._fleet.affinity.note(lease.pool_name, self._generation.prefix, lease.slots)
+        self._fleet.affinity.note(lease.pool_name, self._request.prefix, lease.slots)
         self._context.backend = backend.name
-        generation = self._generation
+        request = self._request
         relay = self._relay = Relay(
             lease,
             frames,
             out,
             self._context,
             grace_s=self._settings.streaming.terminal_grace_s,
-            scrub=backend.scrubber(generation.identity.model),
+            scrub=backend.scrubber(request.identity.model),
             loop=self._loop,
             on_answer=backend.answered,
             on_first_event=watchdog.begin,
         )
-        request = backend.stream_request(
-            generation.endpoint.upstream_path, generation.body_for(lease), generation.headers
-        )
         try:
-            relay.start(backend.transport, request)
+            relay.start(
+                backend.transport,
+                backend.stream_request(
+                    request.endpoint.upstream_path, request.body_for(lease), request.headers
+                ),
+            )
             await out.pump(lambda: relay.over, source=relay)
         finally:
             relay.close()
-        if relay.error is not None and relay.error.code == NO_EVENT:
-            backend.silent()
         if relay.error is None:
-            self._token_usage.settle()
-            backend.states_usage = backend.states_usage and self._token_usage.states_counts
-        return relay
+            self._entry.usage.settle()
+            backend.states_usage = backend.states_usage and self._entry.usage.states_counts
+            return
+        if relay.error.code == NO_EVENT:
+            backend.silent()
+        raise relay.take_error()
 
     # -- deadlines and keep-alives
 
@@ -259,10 +262,21 @@ class StreamedAnswer:
             return self._relay.times()
         return StreamTimes(began_at=self._context.began_at, sending_since=out.sending_since)
 
-    async def _cut(self, scope: Scope, receive: Receive) -> None:
-        """The client no longer reads: close its connection, unsent bytes and all."""
-        self._context.outcome = "client_stalled"
-        await abort_connection(scope, receive)
+
+async def _tell_position(ticket: Ticket, out: Downstream, scheduler: Scheduler) -> None:
+    """Put a comment with the ticket's place into the stream, at once and after every change."""
+    told = 0
+    while ticket.queued and not out.closing:
+        try:
+            position, eta_s = scheduler.position(ticket)
+            if position != told:
+                told = position
+                out.put(b": queued position=%d eta=%.1fs\n\n" % (position, eta_s))
+                out.wake()
+        except Exception as error:
+            out.fail(error)
+            return
+        await asyncio.sleep(QUEUE_EVENT_S)
 
 
 def _headers() -> Headers:

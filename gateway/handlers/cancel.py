@@ -1,4 +1,4 @@
-"""`POST /v1/requests/{id}/cancel`: a tenant ends a request of its own, wherever that is on its way."""
+"""`POST /v1/requests/{id}/cancel`: a tenant cancels a request of its own, queued or running."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["CancelRequest"]
 
 
 class CancelRequest:
-    def __init__(self, live: InFlight) -> None:
-        self._live = live
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await cancel(self._live, scope["path_params"]["id"], context_of(scope).tenant.name, send)
+        await cancel(self._in_flight, scope["path_params"]["id"], context_of(scope).tenant.name, send)

@@ -1,4 +1,4 @@
-"""`GET /health`: the process lives. `GET /ready`: it can serve. Both from what is known already."""
+"""`GET /health` tells that the process lives, `GET /ready` that it can serve. Neither asks a backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `/v1/models/{id}`: what the key of the request may use."""
+"""`GET /v1/models` and `/v1/models/{id}`: the models that the request's key may use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`GET /props` and `GET /slots`, read-only, from what the gateway knows: no backend is asked for them.
+"""`GET /props` and `GET /slots`, answered from the gateway's own state. No backend is asked.
 
-Asking a busy llama-server for its slots keeps work alive that its client has left, so nobody may do that
-through the gateway. Both are off unless the configuration shows them.
+A busy llama-server that is asked for its slots goes on with work whose client has left, so clients must not
+be able to ask it through the gateway. Both endpoints are off by default.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from slotgate.gateway.http.replies import send_json, send_whole
 
 __all__ = ["Props", "Slots"]
 
-_OURS = ("model_path", "model_alias")
-"""What is said of the model under the backend's name for it."""
+_MODEL_NAMES = ("model_path", "model_alias")
+"""Members that hold the backend's own name of the model; the public name replaces it."""
 
 
-class _OfModel:
-    """`?model=` names it; it may be left out where the key may use one only."""
+class _ModelHandler:
+    """The query parameter `model` names the model. A key that may use one model only can leave it out."""
 
     def __init__(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
@@ -37,21 +37,21 @@ class _OfModel:
         return model
 
 
-class Props(_OfModel):
+class Props(_ModelHandler):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         model = self._model(scope)
         backend = next((backend for backend in model.backends if backend.props), None)
         if backend is None:
             raise CapacityError(503, "no_backend", "no backend has described this model yet")
-        ours = {name: model.name for name in _OURS if name in backend.props}
+        names = {name: model.name for name in _MODEL_NAMES if name in backend.props}
         total = sum(backend.pool.total for backend in model.backends)
-        known = encode({**backend.props, **ours, "total_slots": total})
+        known = encode({**backend.props, **names, "total_slots": total})
         scrub = backend.scrubber(model.name)
         await send_whole(send, 200, [(b"content-type", b"application/json")], scrub(known))
 
 
-class Slots(_OfModel):
-    """Those of all backends of the model, numbered in one row: which are busy, not with what."""
+class Slots(_ModelHandler):
+    """List the slots of all backends of the model, numbered in one row, and which of them are busy."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         slots = [slot for backend in self._model(scope).backends for slot in _slots(backend)]

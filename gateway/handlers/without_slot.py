@@ -1,6 +1,6 @@
-"""The endpoints that need no slot: counting tokens, templates. The least busy backend answers, whole.
+"""The handler of the endpoints that need no slot: tokens, templates. The least busy backend answers.
 
-They do not wait in the queue: where the model is not loaded, the answer is 503 and the loading begins.
+These requests do not wait in the queue. If the model is not loaded, the answer is 503, and loading begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.forwarding.books import slot_free_request
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers
-from slotgate.gateway.forwarding.fetch import Reply, fetch
+from slotgate.gateway.forwarding.fetch import BufferedReply, fetch
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext, context_of
 from slotgate.gateway.http.disconnect import until_client_gone
@@ -59,7 +59,7 @@ class WithoutSlot:
         )
         request = backend.whole_request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
         context.asked_at = asyncio.get_running_loop().time()
-        reply: Reply | None = None
+        reply: BufferedReply | None = None
         with until_client_gone(receive):
             reply = await fetch(backend, request, self._settings.timeouts)
         if reply is None:

@@ -137,6 +137,12 @@ class Relay:
             self.state = RelayState.FAILED
         self._let_go(Outcome.ABANDONED)
 
+    def take_error(self) -> GatewayError:
+        """Return the error and forget it, so that the relay is freed before the error's traceback."""
+        error, self.error = self.error, None
+        assert error is not None
+        return error
+
     def times(self) -> StreamTimes:
         """Return the times that the deadlines compare."""
         return StreamTimes(

@@ -9,7 +9,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from slotgate.gateway.api.token_usage import TokenUsage
-from slotgate.gateway.forwarding.fetch import Reply
+from slotgate.gateway.forwarding.fetch import BufferedReply
 from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import Relay
@@ -129,7 +129,7 @@ async def test_a_fault_in_a_whole_answer_is_500_and_the_lease_is_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fault = Fault(armed=True)
-    fault.into(monkeypatch, Reply, "rewritten")
+    fault.into(monkeypatch, BufferedReply, "rewritten")
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await ask(gateway.url, stream=False)
