@@ -164,8 +164,8 @@ class Visit:
 
     async def with_a_fault_of_ours(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Backend, "outgoing", _fails)
-            patch.setattr(Backend, "request", _fails)
+            patch.setattr(Backend, "stream_request", _fails)
+            patch.setattr(Backend, "whole_request", _fails)
             assert await self.ask(self.success) == 500
         self.gateway.log.expect("internal error")
 
