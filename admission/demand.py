@@ -23,11 +23,13 @@ class Demand:
     width: int = 1
     """Slots needed at once, at least 1."""
     cost: float = 1.0
-    """Estimated work in tokens. The tenant's share is charged with it."""
+    """Estimated work in tokens, for the limits of a tenant. The fair order counts slot time instead."""
     priority: Priority = Priority.INTERACTIVE
     body_bytes: int = 0
     """Size of the body that waits with the ticket."""
 
+    endpoint: str = ""
+    """The path that was asked. Requests of one tenant, endpoint and model probably take the same time."""
     tokens: int = 0
     """Tokens of the context that prompt and answer need; 0 if no pool of the model shares a context."""
     open_ended: bool = False

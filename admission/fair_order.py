@@ -1,272 +1,249 @@
-"""Who is next at one pool: start-time fair queueing between tenants, arrival order within one.
+"""Who is next: fair shares of slot time between tenants, arrival order within one.
 
-Every pool has an `FairOrder`. A ticket waits in a `Flow` (the tickets that one tenant has for one model,
-of one kind, in arrival order), and a flow stands in the order of every pool that
-may serve it. So pools need not agree on anything, and a busy pool is shared by those who wait for it,
-whatever goes on at others.
+One `FairOrder` stands over all pools that are connected by models that they both serve: a tenant that can
+use two of them gets no second share. In it each tenant has an `Account` with a clock of the slot time that
+it took, divided by its weight (`slot_time`). The tenant whose clock shows least is next.
 
-In an order each tenant has a `Share` with a virtual clock: `finish`, the tag at which the work granted
-to it here so far would be done if it got exactly its weight. The flow with the smallest start tag is
-next; its start tag is its tenant's `finish`, but not less than the virtual time at which it began to
-wait, so that nobody saves up a claim by being idle. Being served moves the tenant's clock by cost /
-weight: a tenant that posts a thousand at once has a clock that runs ahead, and delays a newcomer by one
-turn only. When the real cost is known the clock is corrected, up or down (`Charge`).
+Being idle saves up no claim. A tenant that begins to wait is lifted to the least *settled* value of those
+who wait where it may be served; if nobody waits there, to that of the tenant that was served last. It is
+never lifted to anything with guesses in it: a newcomer would start as far ahead as all running requests are
+overestimated. Where its model is served by pools that have different crowds, the highest of their levels
+counts, so that no crowd has to let a newcomer make up for what went on elsewhere.
+A tenant that comes back within `RETURN_S` keeps what it was behind the others when its last ticket
+left the queue: clients send the next request when they have the answer, and short requests need
+several turns for one of the long ones.
 
-The two priorities are ordered each for itself. Interactive goes first, but after `BATCH_TURN`
-interactive tickets that went ahead of waiting batch work one batch ticket goes ahead of them. (Turns,
-not seconds: with requests that take a minute, an age in seconds would put batch first always.)
+**Batch.** The two priorities share by work too. Each class has a clock that moves by contested work, that
+is by what is granted while the other class waits at the same pool. Interactive goes first while its clock
+shows no more than that of batch. The weight of interactive is the sum of the weights of the tenants that
+wait; the weight of batch is an eighth of that, or an eighth of the weights of its own tenants if that is
+less. Batch that begins to wait lets eight interactive requests go first. What a tenant does as batch moves
+its interactive clock too, so saying `batch` gains nothing.
 
-Joining, serving and leaving cost O(log flows), whatever the number of tickets. Heap entries go stale
-when a clock moves; they are checked when they reach the top and pushed anew, so that no change has to
-search a heap.
-
-This module is pure: no clock, no awaiting, no slots.
+This module is pure: the times are arguments.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from slotgate.admission.demand import Demand, Priority
-from slotgate.admission.ticket import Ticket
+from slotgate.admission.demand import Priority
+from slotgate.admission.slot_time import Charge, Clock
 
-__all__ = ["BATCH_TURN", "Charge", "FairOrder", "Flow", "TicketKind", "kind_of"]
+if TYPE_CHECKING:
+    from slotgate.admission.flow import Flow
+
+__all__ = ["BATCH_TURN", "REFRESH_S", "RETURN_S", "Account", "FairOrder"]
 
 BATCH_TURN = 8
-_SPARE = 64
+RETURN_S = 10.0
+REFRESH_S = 1.0
+"""A running lease's guess becomes fact at least so often."""
 _REMEMBERED = 512
-"""Tenants that an order keeps in mind at least, after their last ticket has left it."""
+"""Tenants that an order keeps in mind at least, after all that they had here has ended."""
 
 
-class Share:
-    """One tenant at one pool, in one priority: its virtual clock and the flows in which it waits there."""
+class Account:
+    """The slot time of one tenant in one order."""
 
-    __slots__ = ("finish", "flows")
+    __slots__ = ("_updated_at", "charges", "clocks", "flows", "lag", "left_at", "order", "tenant", "waits")
 
-    def __init__(self) -> None:
-        self.finish = 0.0
+    def __init__(self, tenant: str, order: FairOrder) -> None:
+        self.tenant = tenant
+        self.order = order
+        self.clocks = (Clock(), Clock())
+        """By priority: all that it did, and what it did as batch."""
+        self.charges: dict[Charge, None] = {}
+        """Of leases whose slots are not all idle yet."""
         self.flows: dict[Flow, None] = {}
+        self.waits = [0, 0]
+        """By priority: the number of its flows."""
+        self.lag = [0.0, 0.0]
+        """By priority: how far it was behind the others when it ceased to wait, and when that was."""
+        self.left_at = [0.0, 0.0]
+        self._updated_at = 0.0
 
+    def __repr__(self) -> str:
+        return f"<Account {self.tenant}: {self.clocks[0]!r}, {len(self.charges)} charges>"
 
-TicketKind = tuple[Priority, int, bool, int]
-"""Priority, width, whether a slot's number can be told, and size in powers of two: where one ticket of a kind
-fits, the others mostly do."""
+    def update(self, now: float) -> None:
+        """Turn guesses into facts, at most once in `REFRESH_S`."""
+        if self.charges and now - self._updated_at >= REFRESH_S:
+            self._updated_at = now
+            for charge in self.charges:
+                charge.update(now)
 
-
-def kind_of(demand: Demand) -> TicketKind:
-    return demand.priority, demand.width, demand.numbered, demand.tokens.bit_length()
-
-
-@dataclass(slots=True)
-class Standing:
-    """A flow's place in one order."""
-
-    share: Share
-    since: float
-    """Virtual time when the flow began to wait."""
-    entry: int = 0
-    """The number of its valid heap entry."""
-
-    @property
-    def start(self) -> float:
-        return max(self.share.finish, self.since)
-
-
-class Flow:
-    """Tickets that ask alike, in arrival order. It stands in orders only while it has tickets."""
-
-    __slots__ = ("kind", "standings", "tenant", "tickets")
-
-    def __init__(self, demand: Demand) -> None:
-        self.tenant = demand.tenant
-        self.kind = kind_of(demand)
-        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
-        self.standings: dict[FairOrder, Standing] = {}
-
-    @property
-    def head(self) -> Ticket:
-        return next(iter(self.tickets.values()))
-
-    def stand_in(self, orders: Iterable[FairOrder]) -> None:
-        """Wait in these orders and in no others, keeping the places that it has."""
-        wanted = dict.fromkeys(orders)
-        for order in [order for order in self.standings if order not in wanted]:
-            order.leave(self)
-        for order in wanted:
-            if order not in self.standings:
-                order.enter(self)
-
-    def join(self, ticket: Ticket, orders: Iterable[FairOrder]) -> None:
-        self.tickets[ticket.seq] = ticket
-        if len(self.tickets) == 1:
-            self.stand_in(orders)
-
-    def leave(self, ticket: Ticket) -> None:
-        """Take a ticket out: served, withdrawn or refused."""
-        was_head = self.head is ticket
-        del self.tickets[ticket.seq]
-        if not self.tickets:
-            self.stand_in(())
-        elif was_head:
-            for order in self.standings:
-                order.restate(self)
-
-
-class Charge:
-    """What a grant has cost its tenant: the estimate, until the real cost is known."""
-
-    __slots__ = ("_cost", "_order", "_share", "_weight")
-
-    def __init__(self, order: FairOrder, share: Share, cost: float, weight: float) -> None:
-        self._order = order
-        self._share = share
-        self._cost = cost
-        self._weight = weight
-
-    def settle(self, cost: float) -> None:
-        """It was `cost`; 0 if nothing was done. The last call counts."""
-        self._share.finish += (cost - self._cost) / self._weight
-        self._cost = cost
-        self._order.moved(self._share)
+    def restate(self) -> None:
+        """A clock was put back: everything that the tenant waits with may be due earlier."""
+        for flow in self.flows:
+            flow.restate()
 
 
 class FairOrder:
-    """The fair order of all that wait for one pool. Tenants that are not in `weights` weigh 1."""
+    """The accounts and the class clocks of connected pools. Tenants that are not in `weights` weigh 1."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
-        self._heaps: dict[TicketKind, list[tuple[float, int, int, Flow]]] = {}
-        self._now = dict.fromkeys(Priority, 0.0)
-        self._shares: dict[tuple[Priority, str], Share] = {}
+        self.accounts: dict[str, Account] = {}
+        self.classes = (Clock(), Clock())
+        self._waiting_weight = [0.0, 0.0]
+        self._waiting = [0, 0]
+        self._last_served: list[Account | None] = [None, None]
+        self._contested: dict[Charge, None] = {}
+        self._contested_at = 0.0
+        self._turns_left = 0
+        """Interactive requests that still go ahead of batch work that has just begun to wait."""
         self._sweep_at = 2 * _REMEMBERED
-        self._flows = Counter[Priority]()
-        self._entries = itertools.count(1)
-        self._passed_batch = 0
 
     def __repr__(self) -> str:
-        entries = sum(map(len, self._heaps.values()))
-        return f"<FairOrder {self._flows.total()} flows, {len(self._shares)} tenants, {entries} entries>"
+        return f"<FairOrder of {len(self.accounts)} tenants, {sum(self._waiting)} waiting>"
 
-    def heads(self) -> list[Ticket]:
-        """The next ticket of each kind, left in its place; first comes first."""
-        ranked = []
-        for kind, heap in list(self._heaps.items()):
-            top = self._top(heap)
-            if top is None:
-                del self._heaps[kind]  # clients choose widths and sizes: kinds would pile up
-            else:
-                start, seq, _, flow = top
-                ranked.append((self._rank(kind[0]), start, seq, flow))
-        if len(ranked) > 1:
-            ranked.sort(key=lambda entry: entry[:3])
-        return [flow.head for _, _, _, flow in ranked]
+    def account(self, tenant: str) -> Account:
+        account = self.accounts.get(tenant)
+        if account is None:
+            if len(self.accounts) >= self._sweep_at:
+                self._sweep()
+            account = self.accounts[tenant] = Account(tenant, self)
+        return account
 
-    def waits_alone(self, ticket: Ticket) -> bool:
-        """Whether nobody else waits here."""
-        return sum(self._flows.values()) == 1 and all(
-            len(flow.tickets) == 1 for share in self._shares.values() for flow in share.flows
-        )
+    def weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
 
-    def charge(self, flow: Flow, cost: float) -> Charge:
-        """The head of this flow is served here."""
-        standing, priority = flow.standings[self], flow.kind[0]
+    def reweigh(self) -> None:
+        """The weights have changed: what was done stays as it was weighed."""
+        for priority in Priority:
+            waiting = [account for account in self.accounts.values() if account.waits[priority]]
+            self._waiting[priority] = len(waiting)
+            self._waiting_weight[priority] = sum(self.weight(account.tenant) for account in waiting)
+
+    # -- waiting
+
+    def begin_to_wait(self, flow: Flow, now: float) -> None:
+        """The first ticket of a flow has come."""
+        account, priority = flow.account, flow.priority
+        if not account.waits[priority]:
+            self._lift(account, priority, flow.rivals_level(now), now)
+            self._waiting[priority] += 1
+            self._waiting_weight[priority] += self.weight(account.tenant)
+            if priority is Priority.BATCH and self._waiting[priority] == 1:
+                self._turns_left = BATCH_TURN
+                self.classes[Priority.BATCH].lift(self.classes[Priority.INTERACTIVE].settled)
+        account.waits[priority] += 1
+        account.flows[flow] = None
+
+    def end_to_wait(self, flow: Flow, now: float) -> None:
+        """The last ticket of a flow has left."""
+        account, priority = flow.account, flow.priority
+        del account.flows[flow]
+        account.waits[priority] -= 1
+        if not account.waits[priority]:
+            level = flow.rivals_level(now)
+            account.lag[priority] = 0.0 if level is None else level - account.clocks[priority].settled
+            account.left_at[priority] = now
+            self._waiting[priority] -= 1
+            self._waiting_weight[priority] -= self.weight(account.tenant)
+            if not self._waiting[priority]:
+                self._waiting_weight[priority] = 0.0
+
+    def batch_first(self, now: float) -> bool:
+        """Return True if batch is next at a pool where both classes wait."""
+        if now - self._contested_at >= REFRESH_S:
+            self._contested_at = now
+            for charge in self._contested:
+                charge.update(now)
+        interactive, batch = self.classes
+        return not self._turns_left and batch.value < interactive.value
+
+    # -- being served
+
+    def charge(
+        self,
+        tenant: str,
+        priority: Priority,
+        slots: int,
+        guess: float,
+        now: float,
+        *,
+        contested: bool = False,
+    ) -> Charge:
+        """Charge a grant of `slots` that will probably take `guess` slot-seconds.
+
+        `contested` says that the other class waits at the same pool.
+        """
+        account = self.account(tenant)
+        if not account.waits[priority]:
+            self._lift(account, priority, None, now)
+        self._last_served[priority] = account
+        weight = self.weight(tenant)
+        clocks = [(account.clocks[0], weight)]
         if priority is Priority.BATCH:
-            self._passed_batch = 0
-        elif self._flows[Priority.BATCH]:
-            self._passed_batch += 1
-        self._now[priority] = max(self._now[priority], standing.start)
-        weight = self._weights.get(flow.tenant, 1.0)
-        standing.share.finish = standing.start + cost / weight
-        self.moved(standing.share)
-        return Charge(self, standing.share, cost, weight)
+            clocks.append((account.clocks[1], weight))
+        if contested:
+            if priority is Priority.INTERACTIVE:
+                self._turns_left = max(0, self._turns_left - 1)
+            clocks.append((self.classes[priority], self._class_weight(priority)))
+        charge = Charge(account, clocks, slots, guess, now)
+        account.charges[charge] = None
+        if contested:
+            self._contested[charge] = None
+        return charge
 
-    def ahead(self, flow: Flow, ticket: Ticket) -> int:
-        """How many tickets would be served here before this one, if nobody else came. O(tickets)."""
-        mine = self._tag(flow, ticket)
-        rivals = {rival for share in self._shares.values() for rival in share.flows} - {flow}
-        before = sum(1 for seq in flow.tickets if seq < ticket.seq)
-        for rival in rivals:
-            if rival.kind[0] is flow.kind[0]:
-                before += sum(1 for tag in self._tags(rival) if tag < mine)
-            elif rival.kind[0] < flow.kind[0]:
-                before += len(rival.tickets)
-        return before
+    def ended(self, charge: Charge) -> None:
+        """All slots of a charge are idle again, or it was cancelled."""
+        account = charge.account
+        del account.charges[charge]
+        self._contested.pop(charge, None)
+        account.restate()
 
-    def _tag(self, flow: Flow, ticket: Ticket) -> tuple[float, int]:
-        return next(tag for tag in self._tags(flow) if tag[1] == ticket.seq)
+    # -- regrouping
 
-    def _tags(self, flow: Flow) -> Iterator[tuple[float, int]]:
-        """Start tag and number of each ticket of a flow, were its tickets all that its tenant has here."""
-        weight = self._weights.get(flow.tenant, 1.0)
-        start = flow.standings[self].start
-        for ticket in flow.tickets.values():
-            yield start, ticket.seq
-            start += ticket.demand.cost / weight
+    def take_over(self, other: FairOrder) -> None:
+        """Pools of another order belong to this one from now on. Tenants keep their distances."""
+        for priority in Priority:
+            here, there = self._floor(priority), other._floor(priority)
+            for tenant, theirs in other.accounts.items():
+                clock = self.account(tenant).clocks[priority]
+                clock.settled = max(clock.settled, here) + theirs.clocks[priority].settled - there
 
-    # -- for flows and charges
-
-    def enter(self, flow: Flow) -> None:
-        """The flow begins to wait here."""
-        priority = flow.kind[0]
-        share = self._share(priority, flow.tenant)
-        flow.standings[self] = Standing(share, self._now[priority])
-        share.flows[flow] = None
-        self._flows[priority] += 1
-        self.restate(flow)
-
-    def leave(self, flow: Flow) -> None:
-        """The flow waits here no longer."""
-        del flow.standings.pop(self).share.flows[flow]
-        self._flows[flow.kind[0]] -= 1
-
-    def restate(self, flow: Flow) -> None:
-        """State anew where a flow stands; older entries of it become void."""
-        standing = flow.standings[self]
-        standing.entry = next(self._entries)
-        heap = self._heaps.setdefault(flow.kind, [])
-        heapq.heappush(heap, (standing.start, flow.head.seq, standing.entry, flow))
-        if len(heap) > _SPARE + 4 * self._flows[flow.kind[0]]:
-            heap[:] = [entry for entry in heap if self._valid(entry)]
-            heapq.heapify(heap)
-
-    def moved(self, share: Share) -> None:
-        """The clock of a share was changed."""
-        for flow in share.flows:
-            self.restate(flow)
+    def take_charge(self, charge: Charge) -> None:
+        """A lease runs at a pool that has come from another order."""
+        account = charge.account
+        if account.order is not self:
+            del account.charges[charge]
+            account.order._contested.pop(charge, None)
+            mine = self.account(account.tenant)
+            mine.charges[charge] = None
+            charge.move(mine, [(mine.clocks[0], self.weight(account.tenant))])
 
     # -- mechanism
 
-    def _top(self, heap: list[tuple[float, int, int, Flow]]) -> tuple[float, int, int, Flow] | None:
-        while heap:
-            if self._valid(heap[0]):
-                return heap[0]
-            heapq.heappop(heap)
-        return None
+    def _lift(self, account: Account, priority: Priority, level: float | None, now: float) -> None:
+        last = self._last_served[priority]
+        if level is None:
+            if last is None or last is account:
+                return
+            last.update(now)
+            level = last.clocks[priority].settled
+        if account.lag[priority] > 0 and now - account.left_at[priority] <= RETURN_S:
+            level -= account.lag[priority]
+        account.clocks[priority].lift(level)
 
-    def _valid(self, entry: tuple[float, int, int, Flow]) -> bool:
-        standing = entry[3].standings.get(self)
-        return standing is not None and standing.entry == entry[2]
+    def _class_weight(self, priority: Priority) -> float:
+        interactive, batch = self._waiting_weight
+        interactive = interactive or 1.0
+        if priority is Priority.INTERACTIVE:
+            return interactive
+        return min(batch or interactive, interactive) / BATCH_TURN
 
-    def _rank(self, priority: Priority) -> int:
-        return -1 if priority is Priority.BATCH and self._passed_batch >= BATCH_TURN else int(priority)
-
-    def _share(self, priority: Priority, tenant: str) -> Share:
-        key = priority, tenant
-        share = self._shares.get(key)
-        if share is None:
-            if len(self._shares) >= self._sweep_at:
-                self._sweep()
-            share = self._shares[key] = Share()
-        return share
+    def _floor(self, priority: Priority) -> float:
+        settled = (account.clocks[priority].settled for account in self.accounts.values())
+        return min(settled, default=0.0)
 
     def _sweep(self) -> None:
-        """Forget tenants that wait for nothing here, but for those whose clocks are furthest ahead."""
-        idle = [key for key, share in self._shares.items() if not share.flows]
-        idle.sort(key=lambda key: self._shares[key].finish - self._now[key[0]])
-        for key in idle[:-_REMEMBERED]:
-            del self._shares[key]
-        self._sweep_at = 2 * len(self._shares) + _REMEMBERED
+        """Forget tenants that have nothing here, but for those whose clocks are furthest ahead."""
+        idle = [account for account in self.accounts.values() if not account.flows and not account.charges]
+        idle.sort(key=lambda account: account.clocks[0].settled)
+        for account in idle[:-_REMEMBERED]:
+            del self.accounts[account.tenant]
+        self._sweep_at = 2 * len(self.accounts) + _REMEMBERED

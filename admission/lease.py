@@ -10,8 +10,6 @@ a slot for the request. `release()` states how the work ended, because this deci
 must be verified. It never awaits, and only the first call has an effect, so it can stand at the earliest
 right moment *and* in a `finally`.
 
-`settle_cost()` may come before or after the release, because the real cost is often known later.
-
 This module never awaits and knows nothing of HTTP.
 """
 
@@ -54,7 +52,7 @@ class Lease:
 
     __slots__ = (
         "_clock",
-        "_on_cost",
+        "_on_idle",
         "_on_release",
         "answer_limit",
         "delivered",
@@ -75,11 +73,14 @@ class Lease:
         *,
         pool_name: str,
         clock: Callable[[], float],
-        on_cost: Callable[[float], None],
         on_release: Callable[[Lease], None],
+        on_idle: Callable[[int], None] = lambda _: None,
         width: int | None = None,
     ) -> None:
-        """`width` is given where it differs from the demand's."""
+        """`width` is given where it differs from the demand's.
+
+        `on_idle` is called with a number of slots when they have left the quarantine.
+        """
         self.demand = demand
         self.pool_name = pool_name
         self.width = demand.width if width is None else width
@@ -98,7 +99,7 @@ class Lease:
         self.outcome: Outcome | None = None
         self.state = LeaseState.GRANTED
         self._clock = clock
-        self._on_cost = on_cost
+        self._on_idle = on_idle
         self._on_release = on_release
 
     def __repr__(self) -> str:
@@ -115,9 +116,9 @@ class Lease:
             self.state = LeaseState.STARTED
             self.started_at = self._clock()
 
-    def settle_cost(self, cost: float) -> None:
-        """State the real cost of the work in tokens. May be called again; the last call counts."""
-        self._on_cost(cost)
+    def slots_idle(self, slots: int) -> None:
+        """Note that so many of its quarantined slots are idle again."""
+        self._on_idle(slots)
 
     def release(self, outcome: Outcome) -> None:
         """Give the slots back. Only the first call has an effect."""

@@ -80,6 +80,8 @@ class QuarantinedSlot:
     """True if nothing of its request may be left in it."""
     tokens: int = 0
     """Its tokens of a shared context."""
+    lease: Lease | None = None
+    """The lease that it belonged to, and whose tenant pays for it until it is idle."""
     probed: bool = False
     """True once a probe has left since the close."""
 
@@ -88,7 +90,7 @@ class QuarantinedSlot:
         parsing_s = UNSTARTED_S + UNSTARTED_S_PER_MIB * lease.demand.body_bytes / _MIB
         visible_from = now if lease.started_at is not None else now + parsing_s
         tokens = lease.tokens // lease.width
-        return cls(now, visible_from, lease.delivered, refills, number, lease.demand.isolated, tokens)
+        return cls(now, visible_from, lease.delivered, refills, number, lease.demand.isolated, tokens, lease)
 
     @property
     def noticed_at_a_write(self) -> bool:
@@ -150,8 +152,8 @@ class Quarantine:
 
     def clear(self) -> None:
         """The backend was restarted: nothing of ours is left in it."""
-        self.slots.clear()
         self._results.clear()
+        self._keep([])
 
     def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
         """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
@@ -237,6 +239,9 @@ class Quarantine:
         staying = {id(slot) for slot in kept}
         leaving = [slot for slot in self.slots if id(slot) not in staying]
         self.slots = [slot for slot in self.slots if id(slot) in staying]
+        for slot in leaving:
+            if slot.lease is not None:
+                slot.lease.slots_idle(1)
         return leaving
 
 

@@ -1,45 +1,78 @@
-"""The two queues in which a ticket stands: one for its model, and one for every pool that serves the
-model."""
+"""The two queues in which a ticket stands: one for its model, and one for every pool that serves the model.
+
+The model's queue ranks its flows once, for all its pools. A pool looks at the next flow of every kind of
+every model that it serves. This module is pure: the times are arguments.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slotgate.admission.demand import Demand
-from slotgate.admission.fair_order import FairOrder, Flow, TicketKind, kind_of
+from slotgate.admission.demand import Demand, Priority
+from slotgate.admission.fair_order import FairOrder
+from slotgate.admission.flow import Flow, Ranking, SettledRanking, TicketKind, kind_of
+from slotgate.admission.guesses import UNKNOWN_S
 from slotgate.admission.pool import SlotPool, mean_service_s
 from slotgate.admission.pool_reservation import PoolReservation
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.waiting_clock import WaitingClock
 
-__all__ = ["ModelQueue", "PoolQueue"]
-
-UNKNOWN_SERVICE_S = 2.0
-"""The assumed duration of a lease, until the first one has ended."""
+__all__ = ["ModelQueue", "PoolQueue", "connect"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PoolQueue:
-    """A pool and the order of the tickets that wait for it."""
+    """A pool, the queues of the models that it serves, and the order that it belongs to."""
 
     pool: SlotPool
     order: FairOrder
+    model_queues: list[ModelQueue] = field(default_factory=list)
     reservation: PoolReservation = field(default_factory=PoolReservation)
+
+    def waits_alone(self) -> bool:
+        """Return True if exactly one ticket could be served here."""
+        return sum(len(model_queue.waiting) for model_queue in self.model_queues) == 1
+
+    def waits(self, priority: Priority) -> bool:
+        """Return True if a ticket of this priority could be served here."""
+        return any(model_queue.flow_counts[priority] for model_queue in self.model_queues)
+
+    def heads(self, now: float) -> list[tuple[float, int, int, Flow]]:
+        """Return the next flow of every kind of every model, first comes first."""
+        by_class: tuple[list[tuple[float, int, int, Flow]], ...] = ([], [])
+        for model_queue in self.model_queues:
+            if model_queue.waiting:
+                for top in model_queue.tops(now):
+                    by_class[top[3].priority].append(top)
+        interactive, batch = by_class
+        interactive.sort()
+        if not batch:
+            return interactive
+        batch.sort()
+        if not interactive:
+            return batch
+        return batch + interactive if self.order.batch_first(now) else interactive + batch
 
 
 class ModelQueue:
-    """The tickets of one model and the pool queues in which they stand."""
+    """The tickets of one model and the pools that may serve them."""
 
-    __slots__ = ("_flows", "clock", "pool_queues", "waiting")
+    __slots__ = ("_flows", "_rankings", "clock", "flow_counts", "groups", "pool_queues", "settled", "waiting")
 
     def __init__(self) -> None:
         self.clock = WaitingClock()
         self.pool_queues: tuple[PoolQueue, ...] = ()
+        self.groups: Sequence[tuple[PoolQueue, ...]] = ()
+        """Its pools, those together that serve the same models."""
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         """All queued tickets in the order of arrival. The first one is also the first to time out."""
+        self.settled = (SettledRanking(Priority.INTERACTIVE), SettledRanking(Priority.BATCH))
+        self.flow_counts = [0, 0]
+        """By priority: flows with tickets."""
         self._flows: dict[tuple[str, TicketKind], Flow] = {}
+        self._rankings: dict[TicketKind, Ranking] = {}
 
     @property
     def pools(self) -> list[SlotPool]:
@@ -49,6 +82,14 @@ class ModelQueue:
     def admits(self) -> bool:
         """True if a pool of the model takes requests now."""
         return any(pool_queue.pool.admitting for pool_queue in self.pool_queues)
+
+    @property
+    def order(self) -> FairOrder:
+        return self.pool_queues[0].order
+
+    @property
+    def flow_count(self) -> int:
+        return len(self._flows)
 
     @property
     def oldest(self) -> Ticket:
@@ -63,8 +104,36 @@ class ModelQueue:
         self.pool_queues = tuple(pool_queues)
         loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
         self.clock.stand_still(now, max(loading) if loading and not self.admits else None)
+
+    def settle_in(self, now: float) -> None:
+        """The pools know their models and their orders: find the groups, and stand in the right order."""
+        groups: dict[tuple[int, ...], list[PoolQueue]] = {}
+        for pool_queue in self.pool_queues:
+            served = tuple(map(id, pool_queue.model_queues))
+            groups.setdefault(served, []).append(pool_queue)
+        self.groups = [tuple(group) for group in groups.values()]
         for flow in self._flows.values():
-            flow.stand_in(self._orders)
+            if flow.order is not self.order:
+                flow.move(self.order, now)
+
+    def level(self, priority: Priority, now: float) -> float | None:
+        """Return the level at which a tenant begins to wait for this model; None if no other tenant waits.
+
+        It is the least settled value of those who wait at a pool; of several pools the highest.
+        """
+        level: float | None = None
+        for group in self.groups:
+            if not any(pool_queue.pool.admitting for pool_queue in group):
+                continue
+            rivals = (
+                model_queue.settled[priority].least(now)
+                for model_queue in group[0].model_queues
+                if model_queue.flow_counts[priority]
+            )
+            least = min((settled for settled in rivals if settled is not None), default=None)
+            if least is not None and (level is None or least > level):
+                level = least
+        return level
 
     def too_narrow_for(self, demand: Demand) -> bool:
         """Return True if no pool of the model has enough slots, or may have when it is in service again."""
@@ -76,45 +145,93 @@ class ModelQueue:
 
     def flow(self, demand: Demand) -> Flow:
         """Return the flow in which tickets with this demand wait. There must be one."""
-        return self._flows[_flow_key(demand)]
+        return self._flows[demand.tenant, kind_of(demand)]
 
-    def join(self, ticket: Ticket) -> None:
+    def ranking(self, kind: TicketKind) -> Ranking:
+        ranking = self._rankings.get(kind)
+        if ranking is None:
+            ranking = self._rankings[kind] = Ranking()
+        return ranking
+
+    def tops(self, now: float) -> Iterator[tuple[float, int, int, Flow]]:
+        """The next flow of each kind."""
+        for kind, ranking in list(self._rankings.items()):
+            top = ranking.top(now)
+            if top is None:
+                del self._rankings[kind]  # clients choose widths and sizes: kinds would pile up
+            else:
+                yield top
+
+    def join(self, ticket: Ticket, now: float) -> bool:
+        """Return True if the ticket is the first of its kind: only then can it be served at once."""
         self.waiting[ticket.seq] = ticket
-        key = _flow_key(ticket.demand)
-        flow = self._flows.get(key)
-        if flow is None:
-            flow = self._flows[key] = Flow(ticket.demand)
-        flow.join(ticket, self._orders)
+        name = ticket.demand.tenant, kind_of(ticket.demand)
+        flow = self._flows.get(name)
+        if flow is not None:
+            flow.join(ticket, now)
+            return False
+        flow = self._flows[name] = Flow(ticket.demand, self, self.order)
+        flow.join(ticket, now)
+        self.flow_counts[flow.priority] += 1
+        return True
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Ticket, now: float) -> None:
         """Take a ticket out of all queues, and end its reservation if it has one."""
         del self.waiting[ticket.seq]
         flow = self.flow(ticket.demand)
-        flow.leave(ticket)
-        if not flow.tickets:
-            del self._flows[_flow_key(ticket.demand)]
+        if len(flow.tickets) == 1:
+            del self._flows[ticket.demand.tenant, flow.kind]
+            self.flow_counts[flow.priority] -= 1
+        flow.leave(ticket, now)
         for pool_queue in self.pool_queues:
             if pool_queue.reservation.ticket is ticket:
                 pool_queue.reservation.end()
 
     def position(self, ticket: Ticket) -> int:
-        """Return the position of a queued ticket, 1 for the next, at the pool where it is best.
-
-        O(waiting tickets).
-        """
-        flow = self.flow(ticket.demand)
-        ahead = (pool_queue.order.ahead(flow, ticket) for pool_queue in self.pool_queues)
-        return 1 + min(ahead, default=0)
+        """Return the position of a queued ticket, 1 for the next. O(waiting tenants)."""
+        return 1 + sum(1 for seq in self.waiting if seq < ticket.seq)
 
     def wait_s(self, position: int) -> float:
         """Estimate from the observed service rate the seconds until the ticket at this position is served."""
-        service_s = mean_service_s(self.pools) or UNKNOWN_SERVICE_S
+        service_s = mean_service_s(self.pools) or UNKNOWN_S
         return service_s * position / max(1, sum(pool.total for pool in self.pools))
 
-    @property
-    def _orders(self) -> list[FairOrder]:
-        return [pool_queue.order for pool_queue in self.pool_queues]
 
+def connect(
+    routes: Mapping[str, Sequence[SlotPool]],
+    before: Mapping[SlotPool, PoolQueue],
+    weights: Mapping[str, float],
+) -> dict[SlotPool, PoolQueue]:
+    """Return the queues of all pools that serve models. Pools that serve a common model get one fair order.
 
-def _flow_key(demand: Demand) -> tuple[str, TicketKind]:
-    return demand.tenant, kind_of(demand)
+    A pool keeps its queue, and an order that is still needed goes on. Where pools of several orders become
+    connected, or the pools of one order are separated, the tenants' clocks go along.
+    """
+    leader: dict[SlotPool, SlotPool] = {}
+
+    def find(pool: SlotPool) -> SlotPool:
+        while leader.setdefault(pool, pool) is not pool:
+            pool = leader[pool]
+        return pool
+
+    for pools in routes.values():
+        for pool in pools:
+            leader[find(pool)] = find(pools[0])
+    groups: dict[SlotPool, list[SlotPool]] = {}
+    for pool in list(leader):
+        groups.setdefault(find(pool), []).append(pool)
+    taken: set[FairOrder] = set()
+    queues: dict[SlotPool, PoolQueue] = {}
+    for group in groups.values():
+        orders = list(dict.fromkeys(before[pool].order for pool in group if pool in before))
+        order = next((order for order in orders if order not in taken), None) or FairOrder(weights)
+        taken.add(order)
+        for other in orders:
+            if other is not order:
+                order.take_over(other)
+        for pool in group:
+            queue = before.get(pool) or PoolQueue(pool, order)
+            queue.order = order
+            queue.model_queues = []
+            queues[pool] = queue
+    return queues

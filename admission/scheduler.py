@@ -22,18 +22,19 @@ A check and the change that follows from it are one step, because nothing here a
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from slotgate.admission.demand import Demand
+from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
-from slotgate.admission.fair_order import Charge, FairOrder
+from slotgate.admission.guesses import UNKNOWN_S, Guesses
 from slotgate.admission.lease import Lease, Outcome
 from slotgate.admission.pool import SlotPool
-from slotgate.admission.queues import UNKNOWN_SERVICE_S, ModelQueue, PoolQueue
+from slotgate.admission.queues import ModelQueue, PoolQueue, connect
+from slotgate.admission.slot_time import Charge
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.warmth import WORTH_A_WAIT_BYTES, Patience, gain_bytes, warmer_queues
 
@@ -67,6 +68,7 @@ class Scheduler:
         limits: QueueLimits,
         clock: Callable[[], float],
         on_dispatch: Callable[[], None] = lambda: None,
+        guesses: Guesses | None = None,
     ) -> None:
         """`on_dispatch` is called after every change, because `next_tick_at` may have moved.
 
@@ -76,6 +78,8 @@ class Scheduler:
         self.draining = False
         self.refused: Counter[Refusal] = Counter()
         self.granted = 0
+        self.slot_seconds: defaultdict[str, float] = defaultdict(float)
+        """Slot time by tenant, of leases that have ended."""
         self._on_dispatch = on_dispatch
         self._clock = clock
         self._seq = itertools.count(1)
@@ -87,6 +91,9 @@ class Scheduler:
         self._leases_by_tenant: Counter[str] = Counter()
         self._max_concurrent: Mapping[str, int] = {}
         self._patience = Patience()
+        self._guesses = guesses or Guesses()
+        self._charges: dict[Charge, SlotPool] = {}
+        """Of leases whose slots are not all known to be idle yet."""
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
@@ -100,24 +107,28 @@ class Scheduler:
         `total`, `dispatch` will do.
         """
         now = self._clock()
-        pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items()}
-        self._pool_queues = {
-            pool: self._pool_queues.get(pool) or PoolQueue(pool, FairOrder(self._weights))
-            for pool in itertools.chain.from_iterable(pools.values())
-        }
-        for model in [model for model in self._model_queues if not pools.get(model)]:
+        pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items() if served}
+        pools = {model: served for model, served in pools.items() if served}
+        for model in [model for model in self._model_queues if model not in pools]:
             self._refuse_all(self._model_queues[model], Refusal.NO_BACKEND)
             del self._model_queues[model]
+        self._pool_queues = connect(pools, self._pool_queues, self._weights)
         for model, served in pools.items():
-            if served:
-                model_queue = self._model_queues.setdefault(model, ModelQueue())
-                model_queue.route_to((self._pool_queues[pool] for pool in served), now)
+            model_queue = self._model_queues.setdefault(model, ModelQueue())
+            model_queue.route_to((self._pool_queues[pool] for pool in served), now)
+            for pool_queue in model_queue.pool_queues:
+                pool_queue.model_queues.append(model_queue)
+        for model_queue in self._model_queues.values():
+            model_queue.settle_in(now)
+        self._settle_charges(now)
         self.dispatch()
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Set the weight of each tenant by name. Other tenants have weight 1."""
         self._weights.clear()
         self._weights.update(weights)
+        for order in {pool_queue.order for pool_queue in self._pool_queues.values()}:
+            order.reweigh()
 
     def set_concurrency(self, max_concurrent: Mapping[str, int]) -> None:
         """Set how many requests each tenant may have in the gateway. Other tenants have no limit."""
@@ -140,7 +151,8 @@ class Scheduler:
         now = self._clock()
         ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
         ticket.counts_from = model_queue.clock.time(now)
-        model_queue.join(ticket)
+        ticket.guess = self._guesses.of(demand) * demand.width
+        model_queue.join(ticket, now)
         self._waiting_bytes += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
         try:
@@ -234,7 +246,7 @@ class Scheduler:
         """Estimate from the observed service rate the seconds until a new ticket would be served."""
         model_queue = self._model_queues.get(model)
         if model_queue is None:
-            return UNKNOWN_SERVICE_S
+            return UNKNOWN_S
         return model_queue.wait_s(len(model_queue.waiting) + 1)
 
     def position(self, ticket: Ticket) -> tuple[int, float]:
@@ -250,11 +262,11 @@ class Scheduler:
 
     def _admit(self, demand: Demand) -> ModelQueue:
         if self.draining:
-            raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_SERVICE_S)
+            raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_S)
         model_queue = self._model_queues.get(demand.model)
         if model_queue is None:
             detail = f"no backend serves the model {demand.model!r}"
-            raise self._refused(Refusal.NO_BACKEND, detail, UNKNOWN_SERVICE_S)
+            raise self._refused(Refusal.NO_BACKEND, detail, UNKNOWN_S)
         if model_queue.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
             raise self._refused(Refusal.NO_BACKEND, detail, None)
@@ -323,7 +335,7 @@ class Scheduler:
             if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
                 return other
         worth_it = gain_bytes(ticket, pool_queue, warmer[0]) >= WORTH_A_WAIT_BYTES
-        if worth_it and pool_queue.order.waits_alone(ticket):
+        if worth_it and pool_queue.waits_alone():
             max_wait_s = self.limits.affinity_max_wait_s
             return None if self._patience.lasts(ticket, now, max_wait_s) else pool_queue
         return pool_queue
@@ -338,8 +350,9 @@ class Scheduler:
             return reserved_for
         if pool_queue.reservation.holds or not pool.admitting:
             return None
-        for ticket in pool_queue.order.heads():
-            width, model_queue = pool.width_of(ticket.demand), self._model_queues[ticket.demand.model]
+        for _, _, _, flow in pool_queue.heads(now):
+            ticket, model_queue = flow.head, flow.model_queue
+            width = pool.width_of(ticket.demand)
             if pool.fits(ticket.demand) or model_queue.too_narrow_for(ticket.demand):
                 return ticket
             if width == 1 and pool.has_room(ticket.demand):
@@ -353,16 +366,24 @@ class Scheduler:
 
     def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
         demand, pool = ticket.demand, pool_queue.pool
-        model_queue = self._model_queues[demand.model]
-        charge = pool_queue.order.charge(model_queue.flow(demand), demand.cost)
-        self._take_out(model_queue, ticket)
+        width = pool.width_of(demand)
+        charge = pool_queue.order.charge(
+            demand.tenant,
+            demand.priority,
+            width,
+            self._guesses.of(demand) * width,
+            self._clock(),
+            contested=pool_queue.waits(Priority(1 - demand.priority)),
+        )
+        self._charges[charge] = pool
+        self._take_out(self._model_queues[demand.model], ticket)
         lease = Lease(
             demand,
             pool_name=pool.name,
-            width=pool.width_of(demand),
+            width=width,
             clock=self._clock,
-            on_cost=charge.settle,
             on_release=partial(self._released, pool, charge),
+            on_idle=partial(self._slots_idle, charge, demand, width),
         )
         pool.take(lease)
         self.granted += 1
@@ -372,9 +393,37 @@ class Scheduler:
     def _released(self, pool: SlotPool, charge: Charge, lease: Lease) -> None:
         pool.give_back(lease, self._clock())
         _count_down(self._leases_by_tenant, lease.demand.tenant)
+        assert lease.outcome is not None
         if lease.outcome is Outcome.UNUSED:
-            charge.settle(0.0)
+            charge.cancel()
+            self._close(charge)
+        elif lease.outcome.verified or pool not in self._pool_queues or not pool.admitting:
+            self._slots_idle(charge, lease.demand, lease.width, lease.width)
         self.dispatch()
+
+    def _slots_idle(self, charge: Charge, demand: Demand, width: int, slots: int) -> None:
+        """Slots of a lease are idle again. Their tenant pays no longer for them."""
+        if charge.slots:
+            charge.give_back(slots, self._clock())
+            if not charge.slots:
+                self._guesses.learn(demand, charge.held / width)
+                self._close(charge)
+
+    def _close(self, charge: Charge) -> None:
+        del self._charges[charge]
+        self.slot_seconds[charge.account.tenant] += charge.held
+        charge.account.order.ended(charge)
+
+    def _settle_charges(self, now: float) -> None:
+        """The pools have changed. A quarantined slot that no other request could get costs nothing more."""
+        for charge, pool in list(self._charges.items()):
+            pool_queue = self._pool_queues.get(pool)
+            if pool_queue is not None:
+                pool_queue.order.take_charge(charge)
+            if pool_queue is None or not pool.admitting:
+                for slot in pool.quarantine.slots:
+                    if slot.lease is not None:
+                        slot.lease.slots_idle(1)
 
     def _disown(self, ticket: Ticket) -> None:
         """End a ticket that its owner will never get, because `on_dispatch` raised.
@@ -389,7 +438,7 @@ class Scheduler:
     def _take_out(self, model_queue: ModelQueue, ticket: Ticket) -> None:
         """Take a ticket out of all queues and counts of waiting tickets."""
         self._patience.forget(ticket)
-        model_queue.leave(ticket)
+        model_queue.leave(ticket, self._clock())
         self._waiting_bytes -= ticket.demand.body_bytes
         _count_down(self._waiting_by_tenant, ticket.demand.tenant)
 

@@ -30,6 +30,7 @@ class Ticket:
         "counts_from",
         "demand",
         "enqueued_at",
+        "guess",
         "lease",
         "on_settled",
         "patient_until",
@@ -47,6 +48,8 @@ class Ticket:
         self.enqueued_at = enqueued_at
         self.counts_from = enqueued_at
         """The time of its arrival by its model queue's clock, which stands still while the model loads."""
+        self.guess = 0.0
+        """The slot-seconds that it will probably take."""
         self.on_settled = on_settled
         self.patient_until: float | None = None
         """The time until which it declines cold slots; None until it was offered one."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 from bench.instructions import counted
 from slotgate.admission import Priority, SlotPool
-from tests.admission.simulation import Request, Simulation
+from tests.admission.simulation import Request, Simulation, WrongGuesses
 
 __all__ = [
     "CROWD",
@@ -88,15 +87,8 @@ class _Backlog:
 
     def ask(self) -> None:
         tokens = self.tenant.tokens * self.chance.uniform(0.5, 1.5)
-        request = self.simulation.submit(
-            self.tenant.name, seconds=tokens / RATE, cost=tokens * self.tenant.misjudged
-        )
-        request.then = partial(self.done, request, tokens)
+        request = self.simulation.submit(self.tenant.name, seconds=tokens / RATE, then=self.ask)
         self.asked.append((request, tokens))
-
-    def done(self, request: Request, tokens: float) -> None:
-        request.lease.settle_cost(tokens)
-        self.ask()
 
     def made_by(self, now: float) -> float:
         """Tokens so far, including those of running requests."""
@@ -109,7 +101,9 @@ class _Backlog:
 
 def shares(count: int, *, hours: float = 8, points: int = 64) -> Shares:
     """Run the first `count` tenants; all of them always have requests waiting."""
-    simulation, tenants = Simulation(SlotPool("gpu", SLOTS)), TENANTS[:count]
+    tenants = TENANTS[:count]
+    guesses = WrongGuesses({tenant.name: tenant.misjudged for tenant in tenants})
+    simulation = Simulation(SlotPool("gpu", SLOTS), guesses=guesses)
     simulation.scheduler.set_weights({tenant.name: tenant.weight for tenant in tenants})
     backlogs = [_Backlog(simulation, tenant, random.Random(tenant.name)) for tenant in tenants]
     at, parts = [], []

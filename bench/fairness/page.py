@@ -23,8 +23,9 @@ broken or the page is out of date.
 ## Shares follow weights
 
 {SLOTS} slots, all tenants always waiting, {shares[0].hours[-1]:g} hours.
-The sizes of requests vary by half around the average. The gateway estimates the cost of a request when it
-arrives and corrects it when it has ended. Here the estimates are wrong on purpose, by one factor per tenant.
+Tenants share slot time: the seconds for which requests hold slots. The sizes of requests vary by half around
+the average. The gateway guesses the slot time of a request from earlier ones, and counts what it really takes
+while it runs. Here the guesses are wrong on purpose, by one factor per tenant.
 Promise: each tenant gets the share of its weight, within 3 %.
 
 {_share_table(shares)}
@@ -39,9 +40,10 @@ Promise: at most one. The last column shows the wait in a queue without fairness
 
 ## Batch work advances
 
-One batch tenant competes with interactive tenants that never pause. In {batch.minutes[-1]:g} minutes
-{batch.interactive[-1]} interactive requests and {batch.batch[-1]} batch requests were served.
-Promise, and result: one request in {batch.widest_gap} is a batch request.
+One batch tenant competes with four interactive tenants that never pause. All have weight 1, and batch work
+counts an eighth. In {batch.minutes[-1]:g} minutes {batch.interactive[-1]} interactive requests and
+{batch.batch[-1]} batch requests of equal length were served.
+Promise: batch gets between a 33rd and a 17th of the slot time, since two to four interactive tenants wait.
 While no interactive request waits, batch requests get all slots.
 
 ## A long queue costs no more than a short one
@@ -70,7 +72,7 @@ def _share_table(shares: Sequence[Shares]) -> str:
         for one in shares
         for tenant, parts in zip(one.tenants, one.parts, strict=True)
     ]
-    titles = ["tenants", "tenant", "weight", "tokens per request", "estimate", "due", "received", "deviation"]
+    titles = ["tenants", "tenant", "weight", "tokens per request", "guess", "due", "received", "deviation"]
     return markdown(titles, rows)
 
 

@@ -54,7 +54,7 @@ def picture(shares: Sequence[Shares], arrivals: Sequence[Arrival], batch: Batch)
         _heading(28, "Shares of all tokens over time, all tenants always waiting"),
         _note(
             46,
-            f"{SLOTS} slots. Dashed: what the weights say. Requests of 100 to 3,200 tokens, wrong estimates.",
+            f"{SLOTS} slots. Dashed: what the weights say. Requests of 100 to 3,200 tokens, wrong guesses.",
         ),
         *(line for number, one in enumerate(shares) for line in _shares(number, one)),
         _heading(492, f"How long a newcomer waits behind {CROWD:,} requests of another tenant"),

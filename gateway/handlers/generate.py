@@ -126,6 +126,7 @@ class Generate:
             ),
             priority=Priority.BATCH if options.batch or tenant.batch_only else Priority.INTERACTIVE,
             body_bytes=parsed.size,
+            endpoint=self._endpoint.paths[0],
             warmth=affinity.warmth(prefix),
             warm_slots=affinity.slots(prefix) | _requested_slot(parsed.members, tenant, model.backends),
             tokens=tokens,

@@ -10,11 +10,24 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from slotgate.admission import Demand, Lease, Outcome, Priority, QueueLimits, Scheduler, SlotPool, Ticket
+from slotgate.admission.guesses import Guesses
 
 ROOMY = QueueLimits(
     max_queue=10**6, max_queue_per_tenant=10**6, max_queue_bytes=10**12, queue_timeout_s=10**9
 )
 ONE_SLOT_S = 1.0
+
+
+class WrongGuesses(Guesses):
+    """Guesses that are wrong by a factor, whatever was learnt; by tenant, or by one for all."""
+
+    def __init__(self, factors: Mapping[str, float] | float) -> None:
+        super().__init__()
+        self._factors = factors
+
+    def of(self, demand: Demand) -> float:
+        factors = self._factors
+        return super().of(demand) * (factors if isinstance(factors, float) else factors[demand.tenant])
 
 
 def ignore() -> None:
@@ -50,10 +63,11 @@ class Simulation:
         *pools: SlotPool,
         limits: QueueLimits = ROOMY,
         on_dispatch: Callable[[], None] = ignore,
+        guesses: Guesses | None = None,
         **routes: Iterable[SlotPool],
     ) -> None:
         self.now = 0.0
-        self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch)
+        self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch, guesses)
         self.served: list[Request] = []
         """In the order of their grants."""
         self._settled: list[Request] = []

@@ -1,16 +1,14 @@
 """Shares between tenants, arrival order within one, and batch work that always gets on."""
 
 import itertools
-import re
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from slotgate.admission import Demand, Outcome, Priority, SlotPool
-from slotgate.admission.fair_order import BATCH_TURN, Charge, FairOrder, Flow
-from slotgate.admission.ticket import Ticket
-from tests.admission.simulation import Simulation, ignore
+from slotgate.admission import Outcome, Priority, SlotPool
+from slotgate.admission.fair_order import BATCH_TURN
+from tests.admission.simulation import Request, Simulation, WrongGuesses
 
 SIZES = [1.0, 5.0, 0.5, 2.0, 8.0]
 
@@ -93,20 +91,29 @@ def test_a_newcomer_is_not_delayed_by_what_goes_on_at_other_backends() -> None:
     assert simulation.run_until(lambda: newcomer.granted) <= 2.0
 
 
-def test_a_newcomer_is_not_delayed_by_estimates_that_were_too_high() -> None:
-    """Each of these is charged 1,000 at first: virtual time ran ahead of what they cost in truth."""
-    simulation = Simulation(SlotPool("gpu", 4))
-    crowd = [simulation.submit("crowd", seconds=2.0, cost=1000.0) for _ in range(1000)]
-    for _ in range(15):
-        simulation.run(1.0)
-        for request in crowd:
-            if request.granted:
-                request.lease.settle_cost(1.0)
-        simulation.run(1.0)
-    newcomer = simulation.submit("newcomer", seconds=2.0)
-    for request in simulation.served[-4:]:
-        request.lease.settle_cost(1.0)
-    assert simulation.run_until(lambda: newcomer.granted) <= 2.0
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_later_tenant_gets_its_share_from_its_first_requests_on(slots: int, factor: float) -> None:
+    """Whatever the guesses: a newcomer that began behind them would wait for all of the crowd's errors."""
+    simulation = Simulation(SlotPool("gpu", slots), guesses=WrongGuesses(factor))
+    for _ in range(300):
+        simulation.submit("crowd")
+    simulation.run(40.0 / slots)
+    before = len(simulation.served)
+    for _ in range(120):
+        simulation.submit("later")
+    simulation.run(80.0 / slots + 0.5)
+    first = simulation.order()[before : before + 80]
+    assert Counter(first)["later"] == pytest.approx(40, abs=1 + slots), first
+
+
+def test_max_tokens_does_not_move_the_order() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    for _ in range(20):
+        simulation.submit("asks for much", cost=32_000.0)
+        simulation.submit("asks for little", cost=1.0)
+    simulation.run(20.0)
+    assert Counter(simulation.order())["asks for much"] == pytest.approx(10, abs=1)
 
 
 def test_a_wide_newcomer_waits_for_what_runs_and_what_slots_are_held_for_but_for_no_crowd() -> None:
@@ -140,80 +147,167 @@ def test_being_idle_saves_up_no_claim() -> None:
     assert simulation.work_of("idler") - before == pytest.approx(50, abs=1)
 
 
-def test_work_that_cost_more_than_estimated_counts_against_its_tenant() -> None:
-    simulation = Simulation(SlotPool("gpu", 1))
-    first = simulation.submit("liar", cost=1.0)
+def test_a_lease_that_takes_longer_than_guessed_counts_against_its_tenant_while_it_runs() -> None:
+    """At its end it would be too late: whoever runs for an hour would have the other slots too."""
+    simulation = Simulation(SlotPool("gpu", 2))
+    simulation.submit("long", seconds=3600.0)
+    simulation.submit("short")
     for _ in range(30):
-        simulation.submit("liar", cost=1.0)
-        simulation.submit("honest", cost=1.0)
-    simulation.run(0.5)
-    first.lease.settle_cost(11.0)
-    simulation.run(11.0)
-    assert Counter(simulation.order()) == {"liar": 1, "honest": 11}
+        simulation.submit("long")
+        simulation.submit("short")
+    simulation.run(20.5)
+    assert Counter(simulation.order()) == {"long": 2, "short": 20} or Counter(simulation.order()) == {
+        "long": 1,
+        "short": 21,
+    }
 
 
-def test_a_correction_that_comes_after_the_release_still_counts() -> None:
-    simulation = Simulation(SlotPool("gpu", 1))
-    first = simulation.submit("liar", cost=1.0)
+def test_a_tenant_that_asked_for_long_requests_before_is_guessed_to_do_so_again() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    for name, seconds in {"long": 50.0, "short": 1.0}.items():
+        simulation.submit(name, seconds=seconds)
+    simulation.run(60.0)
+    for _ in range(20):
+        simulation.submit("long", seconds=50.0)
+    for _ in range(20):
+        simulation.submit("short")
+    simulation.run(10.0)
+    assert Counter(simulation.order()[2:])["long"] <= 2
+
+
+def test_wide_requests_cost_their_width() -> None:
+    simulation = Simulation(SlotPool("gpu", 4))
+    for _ in range(100):
+        simulation.submit("wide", width=4)
+        simulation.submit("narrow")
+    simulation.run(50.0)
+    served = Counter(simulation.order())
+    assert served["narrow"] == pytest.approx(4 * served["wide"], rel=0.1)
+
+
+def test_an_abandoned_slot_is_paid_for_until_it_is_idle() -> None:
+    pool = SlotPool("gpu", 2)
+    simulation = Simulation(pool)
+    leaving = simulation.submit("leaves", seconds=100.0, width=2)
+    simulation.run(1.0)
+    simulation.release(leaving, Outcome.ABANDONED)
+    simulation.run(4.0)
+    pool.probe_answered(pool.probe_sent(simulation.now), frozenset(), simulation.now)
+    simulation.run(7.0)
+    assert simulation.scheduler.slot_seconds == {"leaves": 10.0}
+
+
+@pytest.mark.parametrize("change", ["stops admitting", "is gone"])
+def test_a_quarantined_slot_that_no_other_request_could_get_costs_nothing(change: str) -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool)
+    simulation.release(simulation.submit("leaves", seconds=100.0), Outcome.ABANDONED)
     simulation.run(2.0)
-    first.lease.settle_cost(11.0)
-    simulation.submit("honest", cost=1.0)
-    for _ in range(30):
-        simulation.submit("liar", cost=1.0)
-        simulation.submit("honest", cost=1.0)
-    simulation.run(9.5)
-    assert Counter(simulation.order()) == {"liar": 1, "honest": 10}
-
-
-def test_work_that_cost_less_than_estimated_is_given_back() -> None:
-    simulation = Simulation(SlotPool("gpu", 1))
-    first = simulation.submit("modest", cost=100.0)
-    for _ in range(30):
-        simulation.submit("modest", cost=1.0)
-        simulation.submit("other", cost=1.0)
-    simulation.run(0.5)
-    first.lease.settle_cost(1.0)
-    simulation.run(20.0)
-    assert Counter(simulation.order())["modest"] == pytest.approx(11, abs=1)
-
-
-def test_corrections_are_weighed_like_estimates() -> None:
-    simulation = Simulation(SlotPool("gpu", 1))
-    simulation.scheduler.set_weights({"heavy": 4.0})
-    first = simulation.submit("heavy", cost=4.0)
-    for _ in range(30):
-        simulation.submit("heavy", cost=4.0)
-        simulation.submit("light", cost=1.0)
-    simulation.run(0.5)
-    first.lease.settle_cost(44.0)
-    simulation.run(12.0)
-    assert Counter(simulation.order()) == {"heavy": 2, "light": 11}
-
-
-def test_the_last_word_on_a_cost_counts() -> None:
-    waiting = Waiting()
-    charge = waiting.serve(waiting.join("a"), cost=10.0)
-    for cost in (500.0, 0.0, 20.0):
-        charge.settle(cost)
-    waiting.serve(waiting.join("b"), cost=19.0)
-    waiting.join("a")
-    waiting.join("b")
-    assert [ticket.demand.tenant for ticket in waiting.order.heads()] == ["b"]
-    charge.settle(18.0)
-    assert [ticket.demand.tenant for ticket in waiting.order.heads()] == ["a"]
+    if change == "is gone":
+        simulation.route(m=[SlotPool("other", 1)])
+    else:
+        pool.admitting = False
+        simulation.route(m=[pool])
+    simulation.run(3600.0)
+    pool.restarted()
+    assert simulation.scheduler.slot_seconds == {"leaves": 2.0}
 
 
 def test_what_was_granted_and_not_used_costs_nothing() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     running = simulation.submit("other", seconds=1.0)
-    unlucky = simulation.submit("unlucky", cost=1000.0)
+    unlucky = simulation.submit("unlucky", seconds=100.0)
     again = [simulation.submit("unlucky") for _ in range(2)]
     simulation.submit("other")
-    running.lease.release(Outcome.FINISHED)
+    simulation.release(running)
     assert unlucky.granted
-    unlucky.lease.release(Outcome.UNUSED)
-    simulation.run(0)
+    simulation.run(30.0)
+    simulation.release(unlucky, Outcome.UNUSED)
+    assert simulation.scheduler.slot_seconds["unlucky"] == 0
     assert again[0].granted
+
+
+@pytest.mark.parametrize("way", ["keys", "tickets", "models", "cancelling", "priorities", "max_tokens"])
+def test_splitting_lying_and_cancelling_gain_nothing(way: str) -> None:
+    """One tenant that does as it likes, beside an honest one: half of the slot time is due to each."""
+    pool = SlotPool("gpu", 4)
+    simulation = Simulation(m=[pool], other=[pool])
+    models = itertools.cycle(["m", "other"] if way == "models" else ["m"])
+    priorities = itertools.cycle(Priority if way == "priorities" else [Priority.INTERACTIVE])
+
+    def ask(tenant: str) -> Request:
+        sly = tenant == "sly"
+        return simulation.submit(
+            tenant,
+            model=next(models) if sly else "m",
+            priority=next(priorities) if sly else Priority.INTERACTIVE,
+            cost=1.0 if way == "max_tokens" and sly else 1000.0,
+            then=lambda: ask(tenant),
+        )
+
+    waiting = [ask("sly") for _ in range(40 if way in {"tickets", "keys"} else 8)]
+    for _ in range(8):
+        ask("honest")
+
+    def ask_again() -> None:
+        for number, request in enumerate(waiting):
+            if request.ticket.queued:
+                simulation.withdraw(request)
+                waiting[number] = ask("sly")
+        simulation.at(simulation.now + 0.3, ask_again)
+
+    if way == "cancelling":
+        ask_again()
+    simulation.run(200.0)
+    share = simulation.work_of("sly") / (simulation.work_of("sly") + simulation.work_of("honest"))
+    assert share <= 0.52
+
+
+def test_a_tenant_that_can_use_two_backends_gets_no_second_share() -> None:
+    both, shared = SlotPool("both", 1), SlotPool("shared", 1)
+    simulation = Simulation(wide=[both, shared], narrow=[shared])
+    for _ in range(200):
+        simulation.submit("two backends", model="wide")
+        simulation.submit("one backend", model="narrow")
+    simulation.run(100.0)
+    assert simulation.work_of("one backend") == pytest.approx(100, abs=2)
+    assert simulation.work_of("two backends") == pytest.approx(100, abs=2)
+
+
+def test_a_newcomer_need_not_be_let_ahead_where_nobody_is_behind() -> None:
+    """`slow` waits for one of two pools and has had little there; a newcomer may use both."""
+    first, second = SlotPool("first", 1), SlotPool("second", 4)
+    simulation = Simulation(both=[first, second], one=[first], many=[second])
+    for _ in range(2):
+        simulation.keep_busy("slow", model="one", seconds=5.0)
+        simulation.keep_busy("slower", model="one", seconds=5.0)
+    for _ in range(12):
+        simulation.keep_busy("busy", model="many")
+    simulation.run(100.0)
+    before = simulation.work_of("busy")
+    for _ in range(12):
+        simulation.keep_busy("newcomer", model="both")
+    simulation.run(50.0)
+    assert simulation.work_of("busy") - before >= 80, "half of the second pool"
+
+
+def test_clocks_go_along_when_pools_are_connected_and_separated() -> None:
+    first, second = SlotPool("first", 1), SlotPool("second", 1)
+    simulation = Simulation(a=[first], b=[second])
+    for model in "ab":
+        for _ in range(100):
+            simulation.submit(f"crowd {model}", model=model)
+    simulation.run(20.0)
+    simulation.route(a=[first, second], b=[second])
+    simulation.run(20.0)
+    simulation.route(a=[first], b=[second])
+    before = len(simulation.served)
+    simulation.submit("newcomer", model="b")
+    simulation.run(4.0)
+    assert "newcomer" in simulation.order()[before : before + 4]
+    simulation.run(400.0)
+    assert simulation.scheduler.depth == 0
+    assert not simulation.scheduler._charges
 
 
 # -- within one tenant
@@ -252,7 +346,9 @@ def test_interactive_goes_before_batch() -> None:
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0, 60.0])
 @pytest.mark.parametrize("slots", [1, 4])
-def test_batch_gets_one_turn_in_nine_under_constant_interactive_load(slots: int, seconds: float) -> None:
+def test_batch_gets_a_ninth_of_the_slot_time_under_constant_interactive_load(
+    slots: int, seconds: float
+) -> None:
     """Neither less with quick requests nor more with slow ones."""
     simulation = Simulation(SlotPool("gpu", slots))
     for _ in range(2 * slots):
@@ -263,7 +359,50 @@ def test_batch_gets_one_turn_in_nine_under_constant_interactive_load(slots: int,
     order = simulation.order()
     positions = [position for position, tenant in enumerate(order) if tenant == "batch"]
     assert positions[0] <= 2 * slots + BATCH_TURN
-    assert {after - before for before, after in pairwise(positions)} == {BATCH_TURN + 1}
+    assert max(after - before for before, after in pairwise(positions)) <= 2 * (BATCH_TURN + 1)
+    assert len(positions) == pytest.approx(90, abs=3)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 5.0, 50.0])
+def test_batch_gets_a_ninth_whatever_the_length_of_its_requests(seconds: float) -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    for _ in range(6):
+        simulation.keep_busy("chatting", seconds=1.0)
+    for _ in range(4):
+        simulation.keep_busy("batch", seconds=seconds, priority=Priority.BATCH)
+    simulation.run(9000.0)
+    assert simulation.work_of("batch") / 18000 == pytest.approx(1 / 9, rel=0.12)
+
+
+def test_a_tenant_that_says_batch_gets_no_more_by_it() -> None:
+    simulation = Simulation(SlotPool("gpu", 4))
+    for number in range(12):
+        for _ in range(2):
+            priority = Priority.BATCH if number == 0 else Priority.INTERACTIVE
+            simulation.keep_busy(f"t{number}", seconds=4.0, priority=priority)
+    simulation.run(3000.0)
+    assert 0.005 <= simulation.work_of("t0") / 12000 <= 1 / 12
+
+
+def test_what_a_tenant_does_as_batch_counts_against_what_it_asks_interactively() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    for _ in range(4):
+        simulation.keep_busy("both", priority=Priority.BATCH)
+        simulation.keep_busy("both")
+        simulation.keep_busy("one")
+    simulation.run(500.0)
+    assert simulation.work_of("both") == pytest.approx(500, rel=0.03)
+
+
+def test_batch_gets_all_slots_while_no_interactive_request_waits() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    for _ in range(4):
+        simulation.keep_busy("batch", priority=Priority.BATCH)
+    simulation.run(100.0)
+    assert simulation.work_of("batch") >= 200
+    late = simulation.submit("late")
+    simulation.run(1.0)
+    assert late.granted
 
 
 def test_batch_work_is_shared_fairly_among_tenants_too() -> None:
@@ -279,87 +418,44 @@ def test_batch_work_is_shared_fairly_among_tenants_too() -> None:
 # -- bookkeeping
 
 
-class Waiting:
-    """An order by itself, with the flows that stand in it."""
-
-    def __init__(self) -> None:
-        self.order = FairOrder({})
-        self._flows: dict[str, Flow] = {}
-        self._numbers = itertools.count(1)
-
-    def join(self, tenant: str) -> Ticket:
-        demand = Demand(tenant, "m")
-        ticket = Ticket(demand, seq=next(self._numbers), enqueued_at=0.0, on_settled=ignore)
-        self._flows.setdefault(tenant, Flow(demand)).join(ticket, [self.order])
-        return ticket
-
-    def leave(self, ticket: Ticket) -> None:
-        self._flows[ticket.demand.tenant].leave(ticket)
-
-    def serve(self, ticket: Ticket, cost: float = 1.0) -> Charge:
-        charge = self.order.charge(self._flows[ticket.demand.tenant], cost)
-        self.leave(ticket)
-        return charge
-
-    def sizes(self) -> tuple[int, ...]:
-        """Flows, tenants and heap entries."""
-        return tuple(map(int, re.findall(r"\d+", repr(self.order))))
-
-
 def test_tenants_that_come_once_are_forgotten() -> None:
-    waiting = Waiting()
-    for number in range(10_000):
-        waiting.serve(waiting.join(f"t{number}"))
-    flows, tenants, entries = waiting.sizes()
-    assert flows == 0
-    assert tenants < 2_000
-    assert entries < 500
+    simulation = Simulation(SlotPool("gpu", 1))
+    for number in range(3_000):
+        simulation.release(simulation.submit(f"t{number}"))
+    [pool_queue] = simulation.scheduler._pool_queues.values()
+    assert len(pool_queue.order.accounts) < 2_000
 
 
 def test_kinds_of_tickets_that_come_once_are_forgotten() -> None:
     """Widths and sizes are what clients say."""
-    order = FairOrder({})
+    simulation = Simulation(SlotPool("gpu", 1000))
+    running = simulation.submit(width=1000)
     for width in range(1, 1000):
-        demand = Demand("t", "m", width=width)
-        flow, ticket = Flow(demand), Ticket(demand, seq=width, enqueued_at=0.0, on_settled=ignore)
-        flow.join(ticket, [order])
-        assert order.heads() == [ticket]
-        flow.leave(ticket)
-    assert order.heads() == []
-    assert not order._heaps
+        simulation.withdraw(simulation.submit(width=width))
+    simulation.release(running)
+    simulation.submit(width=1000)
+    simulation.submit()
+    assert len(simulation.scheduler._model_queues["m"]._rankings) == 1
 
 
 def test_a_tenant_that_is_ahead_is_not_forgotten_whoever_comes() -> None:
-    waiting = Waiting()
-    waiting.serve(waiting.join("greedy"), cost=10**6)
-    for number in range(5_000):
-        waiting.serve(waiting.join(f"t{number}"))
-    waiting.join("greedy")
-    newcomer = waiting.join("newcomer")
-    assert waiting.order.heads() == [newcomer]
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit("greedy", seconds=10**6)
+    simulation.run(10**6)
+    order = next(iter(simulation.scheduler._pool_queues.values())).order
+    order._last_served = [None, None]
+    for number in range(3_000):
+        order.account(f"t{number}")
+    assert order.accounts["greedy"].clocks[0].settled == 10**6
 
 
-def test_an_order_does_not_grow_with_tickets_that_come_and_go() -> None:
-    waiting = Waiting()
-    stays = waiting.join("a")
-    for _ in range(5_000):
-        waiting.leave(waiting.join("b"))
-        waiting.serve(waiting.join("c"))
-    flows, tenants, entries = waiting.sizes()
-    assert (flows, tenants) == (1, 3)
-    assert entries < 100
-    assert waiting.order.heads() == [stays]
-
-
-def test_a_flow_keeps_its_place_in_the_orders_that_it_stays_in() -> None:
-    waiting = Waiting()
-    first = waiting.join("a")
-    waiting.serve(waiting.join("b"), cost=5.0)
-    waiting.join("b")
-    flow = waiting._flows["a"]
-    other = FairOrder({})
-    flow.stand_in([other, waiting.order])
-    assert waiting.order.heads() == other.heads() == [first]
-    flow.stand_in([other])
-    assert [ticket.demand.tenant for ticket in waiting.order.heads()] == ["b"]
-    assert other.heads() == [first]
+def test_rankings_do_not_grow_with_tickets_that_come_and_go() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit("running", seconds=10**6)
+    stays = simulation.submit("stays")
+    for _ in range(2_000):
+        simulation.withdraw(simulation.submit("goes"))
+    queue = simulation.scheduler._model_queues["m"]
+    assert sum(map(len, queue._rankings.values())) < 100
+    assert len(queue.settled[0]) < 100
+    assert stays.ticket.queued

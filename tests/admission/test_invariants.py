@@ -4,7 +4,7 @@ The machine does whatever the gateway could do to a scheduler, in any order. It 
 tickets and leases and compares. At the end of each run the world becomes kind: whoever waits gets a slot.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import settings, strategies
@@ -79,6 +79,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         """In the order in which they were called."""
         self.released = 0
         self.outcomes: Counter[Outcome] = Counter()
+        self.held: defaultdict[Lease, float] = defaultdict(float)
+        """Slot-seconds by lease."""
+        self.free_of_charge: set[Lease] = set()
+        """Leases whose quarantined slots could go to no other request for a while."""
         self.allowed = {pool: pool.total for pool in self.pools}
         self.scheduler.route(self.routes)
 
@@ -162,11 +166,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.outcomes[outcome] += 1
         owner.ticket.lease.release(outcome)
 
-    @rule(owner=owners, cost=strategies.sampled_from([0.0, 1.0, 5000.0]))
-    def settle_cost(self, owner: Owner, cost: float) -> None:
-        if owner.ticket is not None and owner.ticket.lease is not None:
-            owner.ticket.lease.settle_cost(cost)
-
     @rule(number=pool_numbers, total=strategies.integers(1, WIDEST))
     def resize(self, number: int, total: int) -> None:
         pool = self.pools[number]
@@ -177,7 +176,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(number=pool_numbers)
     def turn_admission(self, number: int) -> None:
         self.pools[number].admitting = not self.pools[number].admitting
-        self.scheduler.dispatch()
+        self.scheduler.route(self.routes)
 
     @rule(model=models, served_by=strategies.sets(pool_numbers))
     def reroute(self, model: str, served_by: set[int]) -> None:
@@ -186,9 +185,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(seconds=strategies.sampled_from([0.1, 1.0, 2.0, 7.0, 40.0]))
     def pass_time(self, seconds: float) -> None:
+        self.hold(seconds)
         self.now += seconds
         self.scheduler.tick()
         assert not self.overdue()
+
+    def hold(self, seconds: float) -> None:
+        """Slots are held by live leases, and by abandoned ones until they leave the quarantine."""
+        for lease in self.live():
+            self.held[lease] += seconds * lease.width
+        for pool in self.pools:
+            for slot in pool.quarantine.slots:
+                if slot.lease is not None and slot.lease not in self.free_of_charge:
+                    self.held[slot.lease] += seconds
 
     @rule(target=probes, number=pool_numbers)
     def send_probe(self, number: int) -> tuple[SlotPool, SlotProbe]:
@@ -273,6 +282,36 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert pool.leased == sum(lease.width for lease in held)
 
     @invariant()
+    def every_tenant_is_charged_for_the_slot_time_that_it_held(self) -> None:
+        held: defaultdict[str, float] = defaultdict(float)
+        for lease, seconds in self.held.items():
+            if lease.outcome is not Outcome.UNUSED:
+                held[lease.demand.tenant] += seconds
+        charged = self.scheduler.slot_seconds.copy()
+        for charge in self.scheduler._charges:
+            charge.update(self.now)
+            charged[charge.account.tenant] += charge.held
+        for tenant in {*held, *charged}:
+            assert charged[tenant] == pytest.approx(held[tenant]), tenant
+        routed = {pool for pools in self.routes.values() for pool in pools}
+        for pool in self.pools:
+            if not pool.admitting or pool not in routed:
+                leases = (slot.lease for slot in pool.quarantine.slots)
+                self.free_of_charge.update(lease for lease in leases if lease is not None)
+
+    @invariant()
+    def no_clock_is_further_ahead_than_what_its_tenant_runs(self) -> None:
+        for pool_queue in self.scheduler._pool_queues.values():
+            for account in pool_queue.order.accounts.values():
+                guesses = sum(charge._pending for charge in account.charges)
+                weight = pool_queue.order.weight(account.tenant)
+                assert account.clocks[0].pending <= guesses / min(1.0, weight / 2) + 1e-6
+                assert account.clocks[0].open == len(account.charges)
+                assert account.charges or account.clocks[0].value == account.clocks[0].settled
+            for clock in pool_queue.order.classes:
+                assert clock.open or clock.pending == 0
+
+    @invariant()
     def limits_are_kept(self) -> None:
         if self.scheduler.limits is TIGHT and not self.overdue():
             oldest = min((ticket.enqueued_at for ticket in self.waiting()), default=self.now)
@@ -294,6 +333,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert Counter(self.settled) == Counter(self.all)
         assert (self.scheduler.leases, self.scheduler.depth, self.scheduler.next_tick_at()) == (0, 0, None)
         assert all(pool.free == WIDEST for pool in self.pools)
+        assert not self.scheduler._charges
+        self.every_tenant_is_charged_for_the_slot_time_that_it_held()
+        self.no_clock_is_further_ahead_than_what_its_tenant_runs()
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

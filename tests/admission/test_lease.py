@@ -11,15 +11,15 @@ class Owner:
     def __init__(self) -> None:
         self.now = 10.0
         self.released: list[Lease] = []
-        self.costs: list[float] = []
+        self.idle: list[int] = []
 
     def lease(self, width: int = 1) -> Lease:
         return Lease(
             Demand("team", "model", width),
             pool_name="gpu",
             clock=lambda: self.now,
-            on_cost=self.costs.append,
             on_release=self.released.append,
+            on_idle=self.idle.append,
         )
 
 
@@ -70,7 +70,6 @@ def test_the_outcome_stands_when_the_owner_hears_of_the_release() -> None:
         Demand("team", "model"),
         pool_name="gpu",
         clock=lambda: 0.0,
-        on_cost=lambda _: None,
         on_release=lambda lease: seen.append(lease.outcome),
     )
     lease.release(Outcome.REFUSED)
@@ -81,13 +80,14 @@ def test_only_abandoned_work_leaves_slots_in_doubt() -> None:
     assert [outcome for outcome in Outcome if not outcome.verified] == [Outcome.ABANDONED]
 
 
-def test_the_real_cost_may_be_said_before_and_after_the_release() -> None:
+def test_a_lease_passes_on_how_many_of_its_slots_left_the_quarantine() -> None:
     owner = Owner()
-    lease = owner.lease()
-    lease.settle_cost(5)
-    lease.release(Outcome.FINISHED)
-    lease.settle_cost(7)
-    assert owner.costs == [5, 7]
+    lease = owner.lease(width=2)
+    lease.release(Outcome.ABANDONED)
+    assert owner.idle == []
+    lease.slots_idle(1)
+    lease.slots_idle(1)
+    assert owner.idle == [1, 1]
 
 
 def test_a_lease_shows_whose_it_is_and_how_it_ended() -> None:

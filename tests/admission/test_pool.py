@@ -17,7 +17,6 @@ class Granting:
             Demand("team", "model", width),
             pool_name=self.pool.name,
             clock=lambda: self.now,
-            on_cost=lambda _: None,
             on_release=lambda lease: self.pool.give_back(lease, self.now),
         )
         self.pool.take(lease)

@@ -20,7 +20,6 @@ class Backend:
             Demand("team", "model", width, body_bytes=mib * MIB),
             pool_name="gpu",
             clock=lambda: self.now,
-            on_cost=lambda _: None,
             on_release=lambda lease: self.pool.give_back(lease, self.now),
         )
         self.pool.take(lease)

@@ -138,7 +138,6 @@ class Tenants(RuleBasedStateMachine):
             assert request.lease is not None
             if late:
                 request.lease.release(outcome)
-            request.lease.settle_cost(tokens)
             request.lease.release(outcome)
             self.settled(request, tokens)
             request.over = True
@@ -150,7 +149,6 @@ class Tenants(RuleBasedStateMachine):
         if known:
             request = known[number % len(known)]
             if request.lease is not None and request.lease.outcome is not Outcome.UNUSED:
-                request.lease.settle_cost(tokens)
                 self.settled(request, tokens)
 
     @rule(seconds=st.sampled_from([0.5, 7.0, 61.0, 50_000.0]))

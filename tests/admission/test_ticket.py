@@ -17,7 +17,6 @@ def lease() -> Lease:
         Demand("team", "model"),
         pool_name="gpu",
         clock=lambda: 0.0,
-        on_cost=lambda _: None,
         on_release=lambda _: None,
     )
 

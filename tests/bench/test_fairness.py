@@ -36,8 +36,8 @@ def test_scenario_036_a_newcomer_waits_one_service_time_at_most_behind_a_thousan
 
 def test_batch_advances_under_constant_interactive_load() -> None:
     batch = figures().batch
-    assert batch.widest_gap == 9
-    assert batch.batch[-1] == pytest.approx(batch.interactive[-1] / 8, abs=1)
+    assert batch.widest_gap <= 33
+    assert 1 / 33 <= batch.batch[-1] / (batch.interactive[-1] + batch.batch[-1]) <= 1 / 16
     assert all(later > earlier for earlier, later in zip(batch.batch, batch.batch[1:], strict=False))
 
 

@@ -73,7 +73,6 @@ class InMemoryStream:
                 Demand("t", "public"),
                 pool_name="backend",
                 clock=loop.time,
-                on_cost=lambda _: None,
                 on_release=lambda _: None,
             ),
             self.frames,

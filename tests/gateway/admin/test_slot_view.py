@@ -24,7 +24,6 @@ class ShownPool:
             demand,
             pool_name="gpu0",
             clock=lambda: 10.0,
-            on_cost=lambda _: None,
             on_release=lambda ended: self.pool.give_back(ended, 12.0),
         )
         self.pool.take(lease)

@@ -1,0 +1,176 @@
+"""The tickets of one tenant that ask alike, and the heaps in which such flows stand.
+
+A flow holds the tickets that one tenant has for one model, of one kind, in arrival order. All flows of one
+kind stand in a `Ranking` of their model, by the clock of their tenant. Clocks move all the time, mostly
+forward; so an entry holds the value that the clock had when it was made, and is looked at again only when
+it reaches the top. Where a clock is put back, its flows are stated anew. Joining, serving and leaving cost
+O(log flows), whatever the number of tickets.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from slotgate.admission.demand import Demand, Priority
+from slotgate.admission.fair_order import Account, FairOrder
+from slotgate.admission.ticket import Ticket
+
+if TYPE_CHECKING:
+    from slotgate.admission.queues import ModelQueue
+
+__all__ = ["Flow", "Ranking", "TicketKind", "kind_of"]
+
+_SPARE = 64
+
+TicketKind = tuple[Priority, int, bool, int]
+"""Priority, width, True if a slot's number can be told, and size in powers of two. Where one ticket of a kind
+fits, the others mostly do."""
+
+
+def kind_of(demand: Demand) -> TicketKind:
+    return demand.priority, demand.width, demand.numbered, demand.tokens.bit_length()
+
+
+class Flow:
+    """Tickets that ask alike, in arrival order."""
+
+    __slots__ = ("account", "entry", "kind", "model_queue", "order", "priority", "tickets")
+
+    def __init__(self, demand: Demand, model_queue: ModelQueue, order: FairOrder) -> None:
+        self.kind = kind_of(demand)
+        self.priority = demand.priority
+        self.model_queue = model_queue
+        self.order = order
+        self.account: Account = order.account(demand.tenant)
+        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self.entry = 0
+        """The number of its valid entry in the ranking of its kind; 0 while it has none."""
+
+    def __repr__(self) -> str:
+        return f"<Flow of {self.account.tenant}, {len(self.tickets)} tickets>"
+
+    @property
+    def head(self) -> Ticket:
+        return next(iter(self.tickets.values()))
+
+    @property
+    def value(self) -> float:
+        """What the clock of its tenant shows."""
+        return self.account.clocks[self.priority].value
+
+    def join(self, ticket: Ticket, now: float) -> None:
+        self.tickets[ticket.seq] = ticket
+        if len(self.tickets) == 1:
+            self.order.begin_to_wait(self, now)
+            self.model_queue.settled[self.priority].push(self)
+            self.restate()
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        """Take a ticket out: served, withdrawn or refused."""
+        was_head = self.head is ticket
+        del self.tickets[ticket.seq]
+        if not self.tickets:
+            self.entry = 0
+            self.order.end_to_wait(self, now)
+        elif was_head:
+            self.restate()
+
+    def restate(self) -> None:
+        """State anew where it stands; older entries become void."""
+        self.model_queue.ranking(self.kind).push(self)
+
+    def move(self, order: FairOrder, now: float) -> None:
+        """Stand in another order from now on."""
+        self.order.end_to_wait(self, now)
+        self.order = order
+        self.account = order.account(self.account.tenant)
+        order.begin_to_wait(self, now)
+        self.restate()
+
+    def rivals_level(self, now: float) -> float | None:
+        """Return the least settled value of those who wait where this flow may be served, or None."""
+        return self.model_queue.level(self.priority, now)
+
+
+class Ranking:
+    """The flows of one kind of one model; the least clock first, then the ticket that came first."""
+
+    __slots__ = ("_heap", "_numbers")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, Flow]] = []
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, flow: Flow) -> None:
+        flow.entry = next(self._numbers)
+        heapq.heappush(self._heap, (flow.value, flow.head.seq, flow.entry, flow))
+        if len(self._heap) > _SPARE and len(self._heap) > 4 * flow.model_queue.flow_count:
+            self._heap = [entry for entry in self._heap if entry[3].entry == entry[2]]
+            heapq.heapify(self._heap)
+
+    def top(self, now: float) -> tuple[float, int, int, Flow] | None:
+        """Return value, number of the head, entry and flow of the one that is next."""
+        heap = self._heap
+        while heap:
+            value, seq, number, flow = entry = heap[0]
+            if flow.entry != number:
+                heapq.heappop(heap)
+                continue
+            flow.account.update(now)
+            current = flow.value
+            if current <= value:
+                return entry
+            heapq.heapreplace(heap, (current, seq, number, flow))
+        return None
+
+
+class SettledRanking:
+    """The tenants that wait for one model with one priority; the least settled one first."""
+
+    __slots__ = ("_heap", "_members", "_numbers", "_priority")
+
+    def __init__(self, priority: Priority) -> None:
+        self._priority = priority
+        self._heap: list[tuple[float, int, Flow]] = []
+        self._members: dict[Flow, int] = {}
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, flow: Flow) -> None:
+        """A flow begins to wait."""
+        number = self._members[flow] = next(self._numbers)
+        heapq.heappush(self._heap, (flow.account.clocks[self._priority].settled, number, flow))
+        if len(self._heap) > _SPARE and len(self._heap) > 4 * flow.model_queue.flow_count:
+            self._heap = [entry for entry in self._heap if self._waits(entry[2], entry[1])]
+            self._members = {entry[2]: entry[1] for entry in self._heap}
+            heapq.heapify(self._heap)
+
+    def least(self, now: float) -> float | None:
+        """Return the least settled value, or None if no tenant waits."""
+        heap = self._heap
+        while heap:
+            settled, number, flow = heap[0]
+            if not self._waits(flow, number):
+                heapq.heappop(heap)
+                if self._members.get(flow) == number:
+                    del self._members[flow]
+                continue
+            flow.account.update(now)
+            current = flow.account.clocks[self._priority].settled
+            if current <= settled:
+                return current
+            heapq.heapreplace(heap, (current, number, flow))
+        return None
+
+    def _waits(self, flow: Flow, number: int) -> bool:
+        return bool(flow.tickets) and self._members.get(flow) == number

@@ -1,0 +1,142 @@
+"""What a request costs: the time of the slots that it holds.
+
+A lease costs its width times the seconds from its grant until its slots are idle again, quarantine included.
+Slots' time is what tenants compete for. A cached prompt, a picture or a stream that was cut short need no
+rule of their own, and `max_tokens` cannot be used to lie about it.
+
+The time is known only at the end, so every clock has two parts:
+
+    settled    slot-seconds that have passed: facts
+    pending    what running leases are expected to take yet: guesses
+
+A charge starts as a guess. While its slots are held, guess becomes fact (their sum is the larger of the guess
+and the time held so far). At the end the rest of the guess is gone and the fact stays. A lease that was never
+used leaves nothing.
+
+This module is pure; the times are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slotgate.admission.fair_order import Account
+
+__all__ = ["Charge", "Clock"]
+
+
+class Clock:
+    """Work that was done, in slot-seconds divided by a weight."""
+
+    __slots__ = ("open", "pending", "settled")
+
+    def __init__(self) -> None:
+        self.settled = 0.0
+        self.pending = 0.0
+        self.open = 0
+        """The number of charges that still run."""
+
+    def __repr__(self) -> str:
+        return f"<Clock {self.settled:g} settled, {self.pending:g} pending>"
+
+    @property
+    def value(self) -> float:
+        return self.settled + self.pending
+
+    def lift(self, level: float) -> None:
+        """Raise the settled part to `level` if it is below."""
+        self.settled = max(self.settled, level)
+
+    def closed(self) -> None:
+        """Note that a charge has ended. Rounding errors of guesses end with the last one."""
+        self.open -= 1
+        if not self.open:
+            self.pending = 0.0
+
+
+class Charge:
+    """The slot time of one lease, posted to one or more clocks."""
+
+    __slots__ = ("_clocks", "_guess", "_pending", "_since", "account", "held", "slots")
+
+    def __init__(
+        self,
+        account: Account,
+        clocks: Sequence[tuple[Clock, float]],
+        slots: int,
+        guess: float,
+        now: float,
+    ) -> None:
+        """Post `guess` slot-seconds as pending. `clocks` are pairs of a clock and the weight that divides."""
+        self.account = account
+        self._clocks = clocks
+        self._guess = self._pending = guess
+        self._since = now
+        self.held = 0.0
+        """Slot-seconds until the last update: the fact."""
+        self.slots = slots
+        """Slots that are still held; 0 when the charge is closed."""
+        for clock, weight in clocks:
+            clock.open += 1
+            clock.pending += guess / weight
+
+    def __repr__(self) -> str:
+        return f"<Charge {self.held:g} held, {self._pending:g} pending, {self.slots} slots>"
+
+    @property
+    def expected_end(self) -> float:
+        """When it probably ends, as known at the last update. It may be past."""
+        return self._since + self._pending / max(1, self.slots)
+
+    def update(self, now: float) -> None:
+        """Turn the time since the last update from guess into fact."""
+        passed = self.slots * (now - self._since)
+        if passed <= 0:
+            return
+        self._since = now
+        self.held += passed
+        self._post(passed, max(0.0, self._guess - self.held))
+
+    def give_back(self, slots: int, now: float) -> None:
+        """Some slots are idle again. The last one closes the charge."""
+        if not self.slots:
+            return
+        self.update(now)
+        self.slots -= slots
+        if not self.slots:
+            self._close()
+
+    def close(self, now: float) -> None:
+        self.give_back(self.slots, now)
+
+    def cancel(self) -> None:
+        """The lease was never used: take everything back."""
+        if self.slots:
+            self.slots = 0
+            self._post(-self.held, self._pending)
+            self.held = 0.0
+            self._close()
+
+    def move(self, account: Account, clocks: Sequence[tuple[Clock, float]]) -> None:
+        """Go on at other clocks. What has passed stays where it was posted."""
+        self.account = account
+        before, self._clocks = self._clocks, clocks
+        for clock, weight in before:
+            clock.pending -= self._pending / weight
+            clock.closed()
+        for clock, weight in clocks:
+            clock.open += 1
+            clock.pending += self._pending / weight
+
+    def _close(self) -> None:
+        self._post(0.0, 0.0)
+        for clock, _ in self._clocks:
+            clock.closed()
+
+    def _post(self, settled: float, pending: float) -> None:
+        change, self._pending = pending - self._pending, pending
+        for clock, weight in self._clocks:
+            clock.settled += settled / weight
+            clock.pending += change / weight
