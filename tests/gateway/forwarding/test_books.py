@@ -42,7 +42,6 @@ def lease(outcome: Outcome) -> Lease:
         Demand("a", "m"),
         pool_name="gpu",
         clock=lambda: 0.0,
-        on_cost=lambda _: None,
         on_release=lambda _: None,
     )
     made.release(outcome)
