@@ -27,12 +27,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.guesses import UNKNOWN_S, Guesses
 from slotgate.admission.lease import Lease, Outcome
 from slotgate.admission.pool import SlotPool
+from slotgate.admission.queue_bounds import make_room
 from slotgate.admission.queues import ModelQueue, PoolQueue, connect
 from slotgate.admission.slot_time import Charge
 from slotgate.admission.ticket import Ticket
@@ -86,8 +88,9 @@ class Scheduler:
         self._model_queues: dict[str, ModelQueue] = {}
         self._pool_queues: dict[SlotPool, PoolQueue] = {}
         self._weights: dict[str, float] = {}
-        self._waiting_bytes = 0
         self._waiting_by_tenant: Counter[str] = Counter()
+        self._bytes_by_tenant: Counter[str] = Counter()
+        """Bytes of the bodies that wait, by tenant."""
         self._leases_by_tenant: Counter[str] = Counter()
         self._max_concurrent: Mapping[str, int] = {}
         self._patience = Patience()
@@ -153,17 +156,17 @@ class Scheduler:
         ticket.counts_from = model_queue.clock.time(now)
         ticket.guess = self._guesses.of(demand) * demand.width
         model_queue.join(ticket, now)
-        self._waiting_bytes += demand.body_bytes
+        self._bytes_by_tenant[demand.tenant] += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
         try:
             self.dispatch()
+            if ticket.queued:
+                self._keep_bounds(model_queue, ticket)
+        except Refused:
+            raise
         except BaseException:
             self._disown(ticket)
             raise
-        if ticket.queued and (crowded := self._crowded(model_queue, demand)):
-            self._take_out(model_queue, ticket)
-            self.dispatch()
-            raise self._refused(Refusal.QUEUE_FULL, crowded, self.estimate_wait_s(demand.model))
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -277,16 +280,56 @@ class Scheduler:
             raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
         return model_queue
 
-    def _crowded(self, model_queue: ModelQueue, demand: Demand) -> str | None:
-        """Return a sentence about the limit that the queue exceeds with this ticket in it, or None."""
-        limits = self.limits
+    def _keep_bounds(self, model_queue: ModelQueue, newcomer: Ticket) -> None:
+        """Make room for a new ticket that has to wait. Raises `Refused` if it has to leave itself.
+
+        See `admission.queue_bounds`.
+        """
+        limits, tenant = self.limits, newcomer.demand.tenant
+        if self._waiting_by_tenant[tenant] > limits.max_queue_per_tenant:
+            self._turn_away(
+                model_queue, newcomer, f"{limits.max_queue_per_tenant} requests of this key already wait"
+            )
         if len(model_queue.waiting) > limits.max_queue:
-            return f"{limits.max_queue} requests already wait for this model"
-        if self._waiting_by_tenant[demand.tenant] > limits.max_queue_per_tenant:
-            return f"{limits.max_queue_per_tenant} requests of this key already wait"
-        if self._waiting_bytes > limits.max_queue_bytes:
-            return "the requests that wait already hold as much memory as they may"
-        return None
+            leaving = make_room(
+                newcomer,
+                lambda: reversed(model_queue.waiting.values()),
+                Counter(ticket.demand.tenant for ticket in model_queue.waiting.values()),
+                limits.max_queue,
+            )
+            if leaving is None:
+                self._turn_away(
+                    model_queue, newcomer, f"{limits.max_queue} requests already wait for this model"
+                )
+            self._refuse_newest(leaving)
+        if newcomer.queued and self._bytes_by_tenant.total() > limits.max_queue_bytes:
+            leaving = make_room(
+                newcomer,
+                self._newest_first,
+                self._bytes_by_tenant,
+                limits.max_queue_bytes,
+                lambda ticket: ticket.demand.body_bytes,
+            )
+            if leaving is None:
+                detail = "the requests that wait already hold as much memory as they may"
+                self._turn_away(model_queue, newcomer, detail)
+            self._refuse_newest(leaving)
+
+    def _turn_away(self, model_queue: ModelQueue, newcomer: Ticket, detail: str) -> NoReturn:
+        self._take_out(model_queue, newcomer)
+        self.dispatch()
+        demand = newcomer.demand
+        raise self._refused(Refusal.QUEUE_FULL, detail, self.estimate_wait_s(demand.model))
+
+    def _refuse_newest(self, leaving: Iterable[Ticket]) -> None:
+        for ticket in leaving:
+            if ticket.queued:
+                self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.QUEUE_FULL)
+        self.dispatch()
+
+    def _newest_first(self) -> list[Ticket]:
+        waiting = (ticket for queue in self._waited_for() for ticket in queue.waiting.values())
+        return sorted(waiting, key=lambda ticket: -ticket.seq)
 
     def _refused(self, refusal: Refusal, detail: str, retry_after_s: float | None) -> Refused:
         self.refused[refusal] += 1
@@ -439,8 +482,11 @@ class Scheduler:
         """Take a ticket out of all queues and counts of waiting tickets."""
         self._patience.forget(ticket)
         model_queue.leave(ticket, self._clock())
-        self._waiting_bytes -= ticket.demand.body_bytes
-        _count_down(self._waiting_by_tenant, ticket.demand.tenant)
+        tenant = ticket.demand.tenant
+        _count_down(self._waiting_by_tenant, tenant)
+        self._bytes_by_tenant[tenant] -= ticket.demand.body_bytes
+        if not self._waiting_by_tenant[tenant]:
+            del self._bytes_by_tenant[tenant]
 
     def _refuse(self, model_queue: ModelQueue, ticket: Ticket, refusal: Refusal) -> None:
         self.refused[refusal] += 1

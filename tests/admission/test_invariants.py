@@ -275,7 +275,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.depth == len(waiting)
         assert self.scheduler.status().by_tenant == Counter(ticket.demand.tenant for ticket in waiting)
         assert self.scheduler.leases_by_tenant == Counter(lease.demand.tenant for lease in live)
-        assert self.scheduler._waiting_bytes == sum(ticket.demand.body_bytes for ticket in waiting)
+        assert self.scheduler._bytes_by_tenant.total() == sum(ticket.demand.body_bytes for ticket in waiting)
         for pool in self.pools:
             held = [lease for lease in live if lease.pool_name == pool.name]
             assert dict.fromkeys(held) == dict.fromkeys(pool.leases)
