@@ -20,6 +20,7 @@ from tests.support.fixtures import (
     tiny_llama,
     tiny_model,
 )
+from tests.support.quiet import pytest_runtest_protocol
 from tests.support.speed import pytest_runtest_call, pytest_terminal_summary
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "postgres",
     "pytest_collection_modifyitems",
     "pytest_runtest_call",
+    "pytest_runtest_protocol",
     "pytest_terminal_summary",
     "run_llama",
     "small_model",

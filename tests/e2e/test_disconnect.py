@@ -36,6 +36,7 @@ async def closed_in(fu: ScriptedUpstream, connection_number: int = 0) -> float:
     return loop.time() - began
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("leave", [RawClient.close, RawClient.reset], ids=["close", "reset"])
 @pytest.mark.parametrize("phase", PHASES)
 async def test_the_upstream_is_closed_within_100_ms(phase: str, leave: Leave) -> None:

@@ -19,7 +19,7 @@ from tests.support.gateway import running_gateway, settings_for
 from tests.support.llama import RealLlama
 from tests.support.tiny_model import THINKING_TEMPLATE, WORDS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real]
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.slow]
 
 Json = dict[str, Any]
 KEY = b"authorization: Bearer sg-t"

@@ -18,7 +18,7 @@ from tests.support.notation import DONE, END, STOP, H, chunked
 from tests.support.script import Fin, Paced, Script, Write
 from tests.support.scripted import ScriptedUpstream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.quiet, pytest.mark.slow]
 
 SECONDS = 3.0
 LAG_P99_MS = 3.0

@@ -36,6 +36,7 @@ def then_small(first: Script) -> ScriptedUpstream:
     return fu
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("attempt", ["once"])
 async def test_the_next_request_is_admitted_within_50_ms_of_the_upstreams_end(attempt: str) -> None:
     """One slot; a client stalled after the first frame of a 5 MB answer that never closes."""

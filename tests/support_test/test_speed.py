@@ -1,4 +1,4 @@
-"""A test that takes too long fails unless it is marked slow."""
+"""A test that takes long is listed unless it is marked slow, and a quiet test runs alone."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ def test_near_the_limit():
 """
 
 
-def test_unmarked_test_over_the_limit_fails(tmp_path: Path) -> None:
+def test_unmarked_tests_over_the_limit_are_listed(tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(EXAMPLE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     (tmp_path / "conftest.py").write_text(
         "from tests.support import speed\n"
         "from tests.support.speed import pytest_runtest_call, pytest_terminal_summary\n\n"
-        "speed.LISTED_S, speed.FAILS_S = 0.05, 0.2\n"
-        "speed.load_per_cpu = lambda: 1.0\n"
+        "speed.LISTED_S = 0.05\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -54,6 +53,52 @@ def test_unmarked_test_over_the_limit_fails(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "1 failed, 3 passed" in done.stdout, done.stdout
-    assert "FAILED test_example.py::test_unmarked - Failed: takes 0.3 s" in done.stdout
+    assert "4 passed" in done.stdout, done.stdout
+    assert "0.3 s  test_example.py::test_unmarked" in done.stdout
+    assert "test_marked" not in done.stdout
     assert "0.1 s  test_example.py::test_near_the_limit" in done.stdout
+
+
+QUIET = """
+import time
+from pathlib import Path
+
+import pytest
+
+
+def overlaps(name):
+    running = Path("running")
+    running.mkdir(exist_ok=True)
+    mine = running / name
+    mine.touch()
+    time.sleep(0.05)
+    others = [path.name for path in running.iterdir() if path != mine]
+    mine.unlink()
+    return others
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_other(number):
+    assert "quiet" not in overlaps(f"other{number}")
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("number", range(3))
+def test_quiet(number):
+    assert overlaps("quiet") == []
+"""
+
+
+def test_quiet_test_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(QUIET)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = quiet\n")
+    (tmp_path / "conftest.py").write_text("from tests.support.quiet import pytest_runtest_protocol\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "15 passed" in done.stdout, done.stdout
