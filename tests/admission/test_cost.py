@@ -79,6 +79,7 @@ def test_an_operation_costs_the_same_with_ten_thousand_waiting(
     assert calls_of(lambda: action(many)) <= 1.5 * calls_of(lambda: action(few))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_tenants", [False, True], ids=["one tenant", "own tenants"])
 def test_the_ten_thousandth_costs_as_much_to_submit_as_the_first(own_tenants: bool) -> None:
     crowd = Crowd(0, width=1, own_tenants=own_tenants)

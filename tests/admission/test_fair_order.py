@@ -363,6 +363,7 @@ def test_batch_gets_a_ninth_of_the_slot_time_under_constant_interactive_load(
     assert len(positions) == pytest.approx(90, abs=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.2, 5.0, 50.0])
 def test_batch_gets_a_ninth_whatever_the_length_of_its_requests(seconds: float) -> None:
     simulation = Simulation(SlotPool("gpu", 2))
@@ -374,6 +375,7 @@ def test_batch_gets_a_ninth_whatever_the_length_of_its_requests(seconds: float) 
     assert simulation.work_of("batch") / 18000 == pytest.approx(1 / 9, rel=0.12)
 
 
+@pytest.mark.slow
 def test_a_tenant_that_says_batch_gets_no_more_by_it() -> None:
     simulation = Simulation(SlotPool("gpu", 4))
     for number in range(12):

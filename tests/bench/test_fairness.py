@@ -27,6 +27,7 @@ def test_shares_follow_weights_within_three_percent(count: int) -> None:
         assert all(part == pytest.approx(shares.due(tenant), rel=0.06) for part in parts[hour:])
 
 
+@pytest.mark.slow
 def test_scenario_036_a_newcomer_waits_one_service_time_at_most_behind_a_thousand() -> None:
     assert [arrival.slots for arrival in figures().arrivals] == [1, 2, 4, 8]
     for arrival in figures().arrivals:

@@ -45,6 +45,7 @@ async def test_a_stream_has_as_many_tokens_as_were_asked_for(pace: int) -> None:
     assert all(0 < latency < monotonic_ns() - began for latency in tally.latencies_ns)
 
 
+@pytest.mark.slow
 async def test_endless_streams_end_in_good_order_when_told() -> None:
     async with upstream() as target:
         asked = []

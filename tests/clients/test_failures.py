@@ -44,6 +44,7 @@ def raised(client: DrivenClient, status: int, failure: ClientFailure | None) -> 
     return failure
 
 
+@pytest.mark.slow
 @every_client
 async def test_a_wrong_key(client: DrivenClient) -> None:
     tenant = {"name": "a", "key_hashes": [hash_key(b"sg-right")]}

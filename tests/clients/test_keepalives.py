@@ -44,6 +44,7 @@ async def test_keepalives_reach_the_client_library_and_not_its_user(client: Driv
     assert report.finish in ("stop", "end_turn", "completed")
 
 
+@pytest.mark.slow
 @every_client
 async def test_a_client_can_turn_keepalives_off(client: DrivenClient) -> None:
     """The backend is silent while several keep-alives would be due."""

@@ -25,6 +25,7 @@ async def streaming(client: RawClient) -> None:
     await anext(client.frames())
 
 
+@pytest.mark.slow
 async def test_a_drained_backend_finishes_its_requests_and_gets_no_new_ones() -> None:
     async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with await gateway.client() as running:
@@ -40,6 +41,7 @@ async def test_a_drained_backend_finishes_its_requests_and_gets_no_new_ones() ->
     assert (states, ready) == ({"gpu0": "draining"}, 503)
 
 
+@pytest.mark.slow
 async def test_requests_that_wait_only_for_a_drained_backend_fail_at_once() -> None:
     async with slow() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with await gateway.client() as running:
@@ -51,6 +53,7 @@ async def test_requests_that_wait_only_for_a_drained_backend_fail_at_once() -> N
     assert (got.status, got.error["code"]) == (503, "no_backend")
 
 
+@pytest.mark.slow
 async def test_waiting_requests_move_to_another_backend() -> None:
     async with slow() as fu, ScriptedUpstream() as other:
         settings = settings_for(fu.url, other.url, server=SERVER)

@@ -129,6 +129,7 @@ async def test_a_client_that_leaves_between_tokens_ends_the_generation(
         await fu.until(lambda: not fu.generations[0].connection.is_open)
 
 
+@pytest.mark.slow
 async def test_a_client_that_pauses_and_resumes_reads_every_token_once(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

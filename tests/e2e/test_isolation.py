@@ -96,6 +96,7 @@ async def test_nothing_of_an_isolated_tenant_is_left_for_another(
         assert 0 in left_in(await slots_of(gateway))
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path) -> None:
     async with running_gateway(settings(tiny_model, True, slots=1)) as gateway:
         body = MESSAGES | {"stream": True, "max_tokens": 100_000}
@@ -147,6 +148,7 @@ async def test_the_slot_that_a_client_asks_for_is_used_if_it_may_ask(
         assert [number for number, tokens in enumerate(left) if tokens] == [used]
 
 
+@pytest.mark.slow
 async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(tiny_model: Path) -> None:
     """Each request is put where it is promised to be: none is held up behind another in the same slot."""
     async with running_gateway(settings(tiny_model, True, slots=3)) as gateway:
@@ -163,6 +165,7 @@ async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(ti
         assert 0 in left_in(await slots_of(gateway))
 
 
+@pytest.mark.slow
 async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
     """As with a llama-server that does not know how."""
     without = settings(tiny_model, True, slots=1)

@@ -251,6 +251,7 @@ async def test_a_half_written_frame_is_never_broken_up() -> None:
         assert len(frames) > len([T("a"), T("b"), STOP, DONE])
 
 
+@pytest.mark.slow
 async def test_a_frame_too_big_to_be_held_is_not_broken_up_either() -> None:
     """It leaves in pieces as it comes; a comment between two of them would be part of it."""
     big = T("x" * 5 * 1024 * 1024)
@@ -278,6 +279,7 @@ async def test_answer_usage_and_end_are_what_they_are_without(form: str) -> None
     assert [c | same for c in data_of(kept)[-tail:]] == [c | same for c in data_of(plain)[-tail:]]
 
 
+@pytest.mark.slow
 async def test_off_is_silence() -> None:
     for silence in SILENCES.values():
         frames = await frames_of(silence, "off")

@@ -156,6 +156,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie() -> None:
         assert (await fetch(gateway.url, "GET", "/admin/status", other)).status == 200
 
 
+@pytest.mark.slow
 async def test_an_event_stream_ends_with_its_session() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings(fu.url)) as gateway, await gateway.client() as viewer:

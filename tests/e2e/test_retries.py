@@ -97,6 +97,7 @@ async def test_scenario_074_a_loading_model_is_waited_for(*, streaming: bool) ->
     assert len(fu.generations) == 2
 
 
+@pytest.mark.slow
 async def test_scenario_074_who_waits_for_a_model_hears_keep_alives() -> None:
     """Also after a first try, which found out that the model is loading."""
     fu = ScriptedUpstream()

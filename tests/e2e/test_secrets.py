@@ -242,6 +242,7 @@ async def test_scenario_113_no_key_is_seen_when_a_request_is_refused(
         }
 
 
+@pytest.mark.slow
 async def test_scenario_113_no_key_is_seen_when_a_request_waits_runs_and_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -583,6 +583,7 @@ async def test_the_header_timeout_does_not_apply_to_a_slow_body() -> None:
         assert client.status == 200
 
 
+@pytest.mark.slow
 async def test_scenario_039_an_idle_connection_is_kept_for_its_time_and_no_longer() -> None:
     """The time may have fractions. Requests renew it; line ends do not."""
     fu = ScriptedUpstream()

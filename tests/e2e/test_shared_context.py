@@ -53,6 +53,7 @@ async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tin
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True], ids=["command", "script"])
 async def test_of_a_process_of_our_own_it_is_known_from_its_log(
     tiny_model: Path, tmp_path: Path, hidden: bool
@@ -88,6 +89,7 @@ async def test_answers_that_nobody_limits_do_not_end_each_other(tiny_model: Path
         assert all(300 < len(frames) < CONTEXT // SLOTS + 10 for frames in streams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["start", "demand"])
 async def test_what_waits_for_a_process_that_is_still_to_be_loaded_is_counted_as_well(
     tiny_model: Path, load: str

@@ -37,6 +37,7 @@ async def test_a_sleeping_server_is_not_asked_for_its_slots_and_they_are_idle(
     assert asked == []
 
 
+@pytest.mark.slow
 async def test_a_server_that_woke_is_asked_again() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(tokens=100_000, rate=200.0))
     fu.scripts["/props"] = props(asleep=True)

@@ -59,6 +59,7 @@ async def test_the_next_request_is_admitted_within_50_ms_of_the_upstreams_end(at
     raise AssertionError(f"admitted after {waits} ms")
 
 
+@pytest.mark.slow
 async def test_a_stalled_client_gets_the_rest_from_memory_when_it_reads_on() -> None:
     fu = then_small(big(3 * MIB))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

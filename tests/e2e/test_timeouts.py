@@ -64,6 +64,7 @@ async def test_a_stream_that_takes_too_long_in_all_is_one_framed_total_timeout()
     assert error_in(frames)["code"] == "total_timeout"
 
 
+@pytest.mark.slow
 async def test_limits_that_are_kept_trip_nothing() -> None:
     """Each silence is shorter than its limit; together they are longer than any."""
     script: Script = [Sleep(0.1), Write(H), Sleep(0.1), Write(chunked(T("a")))]
@@ -78,6 +79,7 @@ async def test_limits_that_are_kept_trip_nothing() -> None:
 HALF = answer(200, {"choices": []})[:-2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "limits", "code"),
     [

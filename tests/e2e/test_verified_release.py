@@ -30,6 +30,7 @@ def shared_settings(url: str) -> dict[str, Any]:
     return {"name": "gpu0", "url": url, "models": ["m"], "health_interval_s": 0.2, "shared": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes_back", ["loading", "at once"])
 async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: str) -> None:
     """`/slots` goes on saying busy, so only the restart can have freed it."""
@@ -65,6 +66,7 @@ async def test_foreign_work_on_a_shared_backend_lowers_what_is_given_out_while_i
             await gateway.until(lambda: pool.free == 2, within=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [404, 501])
 async def test_without_slots_to_ask_a_slot_returns_after_the_longest_doubt(status: int) -> None:
     refusal: Script = [Write(answer(status, error_body(status, "no", "not_supported_error")))]

@@ -180,6 +180,7 @@ def test_a_process_with_a_faulty_configuration_exits_2(config: Callable[[str], s
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_process_with_the_example_configuration_exits_0() -> None:
     done = python("-m", "slotgate", "check", "--config", "docs/slotgate.example.toml")
     assert (done.returncode, done.stderr) == (0, "")

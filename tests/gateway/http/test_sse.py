@@ -73,6 +73,7 @@ streams = st.tuples(
 ).map(b"".join)
 
 
+@pytest.mark.slow
 @given(streams, st.lists(st.integers(0, 200), max_size=6))
 @example(b"data: a\r\rdata: b\r\r", [8])
 @example(b"data: a\r\n\r\ndata: b", [8, 9, 10])

@@ -124,6 +124,7 @@ async def test_a_program_that_does_not_exist_says_so_and_ends() -> None:
     assert lines.tail == ("cannot start no-such-program: No such file or directory",)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_output_does_not_block_the_child() -> None:
     lines = Lines()
 

@@ -156,6 +156,7 @@ async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
         assert process.failure.reason == "exit status 1"
 
 
+@pytest.mark.slow
 async def test_scenario_117_one_that_gave_up_can_be_started_and_keeps_the_rate() -> None:
     virtual = VirtualTime()
     async with running(llama("crash"), limits=RestartLimits(), virtual=virtual) as (process, history):

@@ -49,6 +49,7 @@ def test_the_scripts_of_the_examples_are_valid(name: str) -> None:
     scene_of(tomllib.loads((ROOT / name).read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [PAGE, CASSETTES], ids=["testing", "cassettes"])
 def test_the_python_example_of_the_page_runs(page: str, tmp_path: Path) -> None:
     folder = CassetteFolder(tmp_path / "cassette")

@@ -45,6 +45,7 @@ def test_keepalives_come_every_fifteen_seconds_during_an_hour_of_prompt() -> Non
     assert [frames.count(frame) for frame in (b": keep-alive\n\n", DONE)] == [239, 1]
 
 
+@pytest.mark.slow
 def test_a_model_that_loads_for_ten_minutes_is_waited_for() -> None:
     async def main() -> float:
         async with FakeServer(scene_of(script({"load_s": 600}))) as fake:
