@@ -196,6 +196,14 @@ class FairOrder:
         self._contested.pop(charge, None)
         account.restate()
 
+    def charge_held(self, tenant: str, priority: Priority, slot_seconds: float) -> None:
+        """Slots were held idle for a ticket of this tenant."""
+        work = slot_seconds / self.weight(tenant)
+        clocks = self.account(tenant).clocks
+        clocks[Priority.INTERACTIVE].settled += work
+        if priority is Priority.BATCH:
+            clocks[Priority.BATCH].settled += work
+
     # -- regrouping
 
     def take_over(self, other: FairOrder) -> None:

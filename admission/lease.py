@@ -57,6 +57,7 @@ class Lease:
         "answer_limit",
         "delivered",
         "demand",
+        "expected_s",
         "granted_at",
         "outcome",
         "pool_name",
@@ -76,6 +77,7 @@ class Lease:
         on_release: Callable[[Lease], None],
         on_idle: Callable[[int], None] = lambda _: None,
         width: int | None = None,
+        expected_s: float = 0.0,
     ) -> None:
         """`width` is given where it differs from the demand's.
 
@@ -92,6 +94,8 @@ class Lease:
         self.answer_limit: int | None = None
         """The token limit to set for each of its answers; None: they have one, or run alone."""
         self.granted_at = clock()
+        self.expected_s = expected_s
+        """The seconds that it was guessed to take when it was granted."""
         self.started_at: float | None = None
         self.delivered = False
         """True once the upstream has sent an event of this request. It then notices a closed connection at

@@ -34,6 +34,7 @@ from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.guesses import UNKNOWN_S, Guesses
 from slotgate.admission.lease import Lease, Outcome
 from slotgate.admission.pool import SlotPool
+from slotgate.admission.pool_reservation import Reach, reach
 from slotgate.admission.queue_bounds import make_room
 from slotgate.admission.queues import ModelQueue, PoolQueue, connect
 from slotgate.admission.slot_time import Charge
@@ -338,12 +339,21 @@ class Scheduler:
     # -- choosing a ticket and a pool
 
     def _review(self, pool_queue: PoolQueue, ticket: Ticket, now: float) -> None:
-        """End a reservation that cannot be fulfilled at this pool. Otherwise let it change its phase."""
+        """Charge for slots that were held idle, and end a reservation that cannot be fulfilled here."""
+        self._charge_held(pool_queue, now)
         stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
         pool = pool_queue.pool
         if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
             pool_queue.reservation.end()
-        pool_queue.reservation.advance(now)
+
+    def _charge_held(self, pool_queue: PoolQueue, now: float) -> None:
+        """Let the reservation change its phase, and charge its tenant for the slots that it held idle."""
+        reservation = pool_queue.reservation
+        slot_seconds = reservation.advance(now)
+        if slot_seconds and reservation.ticket is not None:
+            demand = reservation.ticket.demand
+            self.slot_seconds[demand.tenant] += slot_seconds
+            pool_queue.order.charge_held(demand.tenant, demand.priority, slot_seconds)
 
     def _serve_one(self, now: float) -> bool:
         """Settle one ticket, at the least busy pool where this is possible. Return False if there is none."""
@@ -388,33 +398,54 @@ class Scheduler:
 
         Reserves the pool for a wide ticket that comes first and does not fit.
         """
-        pool, reserved_for = pool_queue.pool, pool_queue.reservation.ticket
-        if reserved_for is not None and pool.admitting and pool.fits(reserved_for.demand):
-            return reserved_for
-        if pool_queue.reservation.holds or not pool.admitting:
+        pool, reservation = pool_queue.pool, pool_queue.reservation
+        if not pool.admitting:
             return None
+        reservation.idle_slots = 0
+        reach = None
+        if reservation.ticket is not None:
+            if pool.fits(reservation.ticket.demand):
+                return reservation.ticket
+            if reservation.holds(now):
+                reach = self._reach(pool, reservation.ticket, now)
         for _, _, _, flow in pool_queue.heads(now):
             ticket, model_queue = flow.head, flow.model_queue
             width = pool.width_of(ticket.demand)
-            if pool.fits(ticket.demand) or model_queue.too_narrow_for(ticket.demand):
+            if model_queue.too_narrow_for(ticket.demand):
                 return ticket
-            if width == 1 and pool.has_room(ticket.demand):
+            if pool.fits(ticket.demand):
+                if reach is None or width <= reach.spare or now + self._expected_s(ticket) < reach.at:
+                    return ticket
+                reservation.idle_slots = pool.free
+            elif width == 1 and pool.has_room(ticket.demand):
                 break
-            if width <= pool.total and reserved_for is None and not model_queue.reserved_for(ticket):
-                pool_queue.reservation.begin(ticket, now)
-                break
+            elif width <= pool.total and reservation.ticket is None and not model_queue.reserved_for(ticket):
+                reach = self._reach(pool, ticket, now)
+                if reach is not None:
+                    reservation.begin(ticket, now, reach.at)
         return None
+
+    def _reach(self, pool: SlotPool, ticket: Ticket, now: float) -> Reach | None:
+        """Return when the pool will have the width of a ticket; None if not before its wait is over."""
+        expected = reach(pool, ticket.demand, now)
+        if expected is None or expected.at > self._due_at(self._model_queues[ticket.demand.model], ticket):
+            return None
+        return expected
+
+    def _expected_s(self, ticket: Ticket) -> float:
+        return ticket.guess / ticket.demand.width
 
     # -- settling tickets
 
     def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
         demand, pool = ticket.demand, pool_queue.pool
         width = pool.width_of(demand)
+        expected_s = self._guesses.of(demand)
         charge = pool_queue.order.charge(
             demand.tenant,
             demand.priority,
             width,
-            self._guesses.of(demand) * width,
+            expected_s * width,
             self._clock(),
             contested=pool_queue.waits(Priority(1 - demand.priority)),
         )
@@ -425,6 +456,7 @@ class Scheduler:
             pool_name=pool.name,
             width=width,
             clock=self._clock,
+            expected_s=expected_s,
             on_release=partial(self._released, pool, charge),
             on_idle=partial(self._slots_idle, charge, demand, width),
         )
@@ -481,6 +513,9 @@ class Scheduler:
     def _take_out(self, model_queue: ModelQueue, ticket: Ticket) -> None:
         """Take a ticket out of all queues and counts of waiting tickets."""
         self._patience.forget(ticket)
+        for pool_queue in model_queue.pool_queues:
+            if pool_queue.reservation.ticket is ticket:
+                self._charge_held(pool_queue, self._clock())
         model_queue.leave(ticket, self._clock())
         tenant = ticket.demand.tenant
         _count_down(self._waiting_by_tenant, tenant)

@@ -81,6 +81,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.outcomes: Counter[Outcome] = Counter()
         self.held: defaultdict[Lease, float] = defaultdict(float)
         """Slot-seconds by lease."""
+        self.held_idle: defaultdict[str, float] = defaultdict(float)
+        """Slot-seconds by tenant for which slots were held back from others."""
         self.free_of_charge: set[Lease] = set()
         """Leases whose quarantined slots could go to no other request for a while."""
         self.allowed = {pool: pool.total for pool in self.pools}
@@ -95,7 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return [ticket for ticket in self.waiting() if ticket.enqueued_at <= limit]
 
     def holds(self, pool: SlotPool) -> bool:
-        return self.scheduler._pool_queues[pool].reservation.holds
+        return bool(self.scheduler._pool_queues[pool].reservation.idle_slots)
 
     def waiting(self) -> list[Ticket]:
         return [owner.ticket for owner in self.all if owner.ticket is not None and owner.ticket.queued]
@@ -194,6 +196,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Slots are held by live leases, and by abandoned ones until they leave the quarantine."""
         for lease in self.live():
             self.held[lease] += seconds * lease.width
+        for pool_queue in self.scheduler._pool_queues.values():
+            reservation = pool_queue.reservation
+            if reservation.ticket is not None:
+                self.held_idle[reservation.ticket.demand.tenant] += seconds * reservation.idle_slots
         for pool in self.pools:
             for slot in pool.quarantine.slots:
                 if slot.lease is not None and slot.lease not in self.free_of_charge:
@@ -283,7 +289,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_tenant_is_charged_for_the_slot_time_that_it_held(self) -> None:
-        held: defaultdict[str, float] = defaultdict(float)
+        held = self.held_idle.copy()
         for lease, seconds in self.held.items():
             if lease.outcome is not Outcome.UNUSED:
                 held[lease.demand.tenant] += seconds

@@ -106,7 +106,7 @@ def test_while_one_waits_for_the_whole_pool_others_of_its_tenant_are_let_through
     submit(simulation, ONE)
     whole, one = submit(simulation, MESSAGE), submit(simulation, ONE)
     assert (whole.queued, one.queued) == (True, True)
-    simulation.run(FIRST_HOLD_S)
+    simulation.run(2 * FIRST_HOLD_S)
     assert (whole.queued, one.queued) == (True, False)
 
 

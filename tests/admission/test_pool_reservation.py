@@ -1,11 +1,22 @@
 """Wide tickets: granted whole or not at all, sure to get there, and no slot idles for long for them."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
-from slotgate.admission import Demand, Priority, Refusal, Refused, SlotPool, Ticket
-from slotgate.admission.pool_reservation import FIRST_HOLD_S, YIELD_S, PoolReservation
+from slotgate.admission import (
+    Demand,
+    Lease,
+    Outcome,
+    Priority,
+    QueueLimits,
+    Refusal,
+    Refused,
+    SlotPool,
+    Ticket,
+)
+from slotgate.admission.pool_reservation import FIRST_HOLD_S, PoolReservation, Reach, reach
 from tests.admission.simulation import Simulation, ignore
 
 
@@ -18,61 +29,112 @@ def ticket_of(width: int) -> Ticket:
 
 def test_a_reservation_for_nobody_holds_nothing_and_wants_no_timer() -> None:
     reservation = PoolReservation()
-    reservation.advance(100.0)
-    assert not reservation.holds
+    assert reservation.advance(100.0) == 0
+    assert not reservation.holds(100.0)
     assert reservation.next_change_at() is None
 
 
-def test_holding_and_yielding_take_turns_and_each_hold_is_twice_as_long() -> None:
+def test_idle_time_is_used_up_then_the_pool_yields_for_four_times_as_long() -> None:
     reservation = PoolReservation()
-    reservation.begin(ticket_of(2), 10.0)
-    phases = [(10.0, reservation.holds)]
-    for _ in range(5):
+    reservation.begin(ticket_of(2), 10.0, ready_at=11.0)
+    phases = []
+    now = 10.0
+    while now < 60.0:
+        reservation.idle_slots = 1 if reservation.holds(now) else 0
+        phases.append((round(now), reservation.holds(now)))
         at = reservation.next_change_at()
         assert at is not None
-        reservation.advance(at)
-        phases.append((at, reservation.holds))
-    assert phases == [(10, True), (12, False), (13, True), (17, False), (18, True), (26, False)]
+        assert at > now
+        now = at
+        reservation.advance(now)
+    changes = [phases[0], *(now for before, now in pairwise(phases) if before[1] != now[1])]
+    assert changes == [(10, True), (12, False), (20, True), (24, False), (40, True), (48, False)]
 
 
-def test_a_phase_lasts_until_its_very_end() -> None:
+def test_time_in_which_nothing_is_held_back_is_free() -> None:
     reservation = PoolReservation()
-    reservation.begin(ticket_of(2), 0.0)
-    reservation.advance(FIRST_HOLD_S - 1e-9)
-    assert reservation.holds
-    reservation.advance(FIRST_HOLD_S)
-    assert not reservation.holds
+    reservation.begin(ticket_of(2), 0.0, ready_at=1.0)
+    assert reservation.advance(1000.0) == 0
+    assert reservation.holds(1000.0)
+    reservation.idle_slots = 3
+    assert reservation.advance(1001.0) == 3.0
 
 
-@pytest.mark.parametrize("later", [0.0, 0.5, 1.0, 3.7, 50.0, 1e6])
-def test_after_a_look_at_the_clock_the_next_change_is_never_in_the_past(later: float) -> None:
+def test_a_hold_may_last_as_long_as_the_width_is_expected_to_need() -> None:
     reservation = PoolReservation()
-    reservation.begin(ticket_of(2), 0.0)
-    reservation.advance(later)
-    at = reservation.next_change_at()
-    assert at is not None
-    assert at > later
+    reservation.begin(ticket_of(2), 0.0, ready_at=40.0)
+    reservation.idle_slots = 1
+    reservation.advance(59.0)
+    assert reservation.holds(59.0)
+    reservation.advance(60.0)
+    assert not reservation.holds(60.0)
 
 
 def test_the_next_ticket_begins_with_a_short_hold() -> None:
     reservation = PoolReservation()
-    reservation.begin(ticket_of(2), 0.0)
-    reservation.advance(100.0)
-    reservation.end()
-    reservation.begin(ticket_of(2), 200.0)
-    assert reservation.holds
-    assert reservation.next_change_at() == 202.0
-    reservation.advance(203.0)
-    assert reservation.next_change_at() == 207.0
+    for began in (0.0, 200.0):
+        reservation.begin(ticket_of(2), began, ready_at=began)
+        assert reservation.holds(began)
+        reservation.idle_slots = 1
+        reservation.advance(began + FIRST_HOLD_S)
+        assert not reservation.holds(began + FIRST_HOLD_S)
+        reservation.end()
 
 
 def test_a_reservation_shows_what_it_does() -> None:
     reservation = PoolReservation()
     assert repr(reservation) == "<PoolReservation of no ticket>"
-    reservation.begin(ticket_of(2), 0.0)
+    reservation.begin(ticket_of(2), 0.0, ready_at=0.0)
     assert repr(reservation) == "<PoolReservation holds for <Ticket #1 t/m x2 queued>>"
+    reservation.idle_slots = 1
     reservation.advance(FIRST_HOLD_S)
     assert "yields" in repr(reservation)
+
+
+# -- when a width will be there
+
+
+def running_for(pool: SlotPool, *expected: float) -> None:
+    for seconds in expected:
+        pool.take(
+            Lease(
+                Demand("t", "m"),
+                pool_name=pool.name,
+                clock=lambda: 0.0,
+                on_release=lambda _: None,
+                expected_s=seconds,
+            )
+        )
+
+
+def test_a_width_is_there_when_enough_leases_have_ended() -> None:
+    pool = SlotPool("gpu", 4)
+    running_for(pool, 5.0, 9.0, 2.0)
+    assert reach(pool, Demand("t", "m", 3), 1.0) == Reach(5.0, 0)
+    assert reach(pool, Demand("t", "m", 2), 1.0) == Reach(2.0, 0)
+    assert reach(pool, Demand("t", "m", 1), 1.0) == Reach(1.0, 0)
+
+
+def test_a_lease_that_overruns_its_guess_is_expected_to_do_so_for_as_long_again() -> None:
+    pool = SlotPool("gpu", 1)
+    running_for(pool, 5.0)
+    assert [reach(pool, Demand("t", "m"), now) for now in (4.0, 6.0, 65.0)] == [
+        Reach(5.0, 0),
+        Reach(7.0, 0),
+        Reach(125.0, 0),
+    ]
+
+
+@pytest.mark.parametrize("taken_by", ["foreign work", "quarantine"])
+def test_slots_that_no_lease_gives_back_are_out_of_reach(taken_by: str) -> None:
+    pool = SlotPool("gpu", 2)
+    if taken_by == "foreign work":
+        pool.foreign = 1
+    else:
+        simulation = Simulation(pool)
+        simulation.release(simulation.submit(), Outcome.ABANDONED)
+    running_for(pool, 5.0)
+    assert reach(pool, Demand("t", "m", 2), 1.0) is None
 
 
 # -- what a wide ticket gets
@@ -120,12 +182,13 @@ def test_narrow_tickets_that_came_before_a_wide_one_go_before_it() -> None:
 
 
 def test_a_hold_that_comes_to_nothing_yields_to_narrow_tickets() -> None:
+    """Everything is guessed to take two seconds, so the hold may last one and a half times as long."""
     pool = SlotPool("gpu", 2)
     simulation = Simulation(pool)
     simulation.submit(seconds=60.0)
     wide = simulation.submit(width=2)
     narrow = simulation.submit()
-    simulation.run(FIRST_HOLD_S - 0.1)
+    simulation.run(2.9)
     assert (narrow.granted, wide.granted) == (False, False)
     simulation.run(0.1)
     assert (narrow.granted, wide.granted) == (True, False)
@@ -135,9 +198,108 @@ def test_while_the_pool_yields_slots_that_come_free_are_granted_too() -> None:
     simulation = Simulation(SlotPool("gpu", 2))
     simulation.submit(seconds=60.0)
     simulation.submit(width=2)
-    narrow = [simulation.submit(seconds=0.4) for _ in range(5)]
-    simulation.run(FIRST_HOLD_S + YIELD_S - 0.1)
-    assert [request.granted for request in narrow] == [True, True, True, False, False]
+    for _ in range(40):
+        simulation.submit(seconds=0.5)
+    simulation.run(3.0 + 4 * 3.0)
+    assert len(simulation.served) - 1 in (24, 25)
+
+
+def test_what_ends_before_the_width_is_there_passes() -> None:
+    simulation = Simulation(SlotPool("gpu", 2))
+    for tenant, seconds in {"long": 20.0, "short": 1.0}.items():
+        simulation.submit(tenant, seconds=seconds)
+    simulation.run(20.0)
+    running = simulation.submit("long", seconds=20.0)
+    wide = simulation.submit("wide", width=2)
+    passing = [simulation.submit("short") for _ in range(30)]
+    simulation.run_until(lambda: wide.granted)
+    assert simulation.now == running.lease.granted_at + 20.0
+    assert 18 <= sum(request.granted for request in passing) <= 20
+
+
+def test_what_leaves_enough_slots_for_the_width_passes() -> None:
+    simulation = Simulation(SlotPool("gpu", 4))
+    for _ in range(3):
+        simulation.submit("long", seconds=20.0)
+    simulation.run(20.0)
+    for _ in range(3):
+        simulation.submit("long", seconds=20.0)
+    wide = simulation.submit("wide", width=2)
+    assert not wide.granted
+    passes = simulation.submit("long", seconds=20.0)
+    assert passes.granted
+    simulation.run(20.0)
+    assert wide.granted
+
+
+def test_no_slot_is_held_for_a_width_that_is_not_there_before_the_wait_ends() -> None:
+    limits = QueueLimits(100, 100, 10**9, queue_timeout_s=10.0)
+    simulation = Simulation(SlotPool("gpu", 2), limits=limits)
+    simulation.submit("long", seconds=30.0)
+    simulation.run(30.0)
+    simulation.submit("long", seconds=30.0)
+    wide = simulation.submit("wide", width=2)
+    assert simulation.submit("long", seconds=30.0).granted
+    simulation.run(10.0)
+    assert wide.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert simulation.scheduler.slot_seconds["wide"] == 0
+
+
+def test_time_that_is_held_back_from_others_is_paid_for_even_without_a_grant() -> None:
+    limits = QueueLimits(100, 100, 10**9, queue_timeout_s=10.0)
+    simulation = Simulation(SlotPool("gpu", 3), limits=limits)
+    simulation.submit("long", seconds=60.0)
+    wide = simulation.submit("wide", width=3)
+    simulation.submit("chat", seconds=5.0)
+    simulation.run(10.0)
+    assert wide.ticket.refusal is Refusal.QUEUE_TIMEOUT
+    assert simulation.scheduler.slot_seconds["wide"] == pytest.approx(2 * 3.0)
+
+
+class Neighbours:
+    """Four slots: one long stream, three chat clients, and one client that asks for `n` = 4 in a loop."""
+
+    def __init__(self, *, wide: bool) -> None:
+        limits = QueueLimits(256, 64, 10**9, queue_timeout_s=60.0)
+        self.simulation = Simulation(SlotPool("gpu", 4), limits=limits)
+        self.waits: list[float] = []
+        self.answers = 0
+        self.simulation.submit("stream", seconds=10_000.0)
+        for _ in range(3):
+            self.chat()
+        self.simulation.run(10.0)
+        if wide:
+            self.ask_widely()
+        self.answers = 0
+        self.simulation.run(600.0)
+
+    def chat(self) -> None:
+        asked_at = self.simulation.now
+
+        def answered() -> None:
+            self.answers += 1
+            assert request.granted_at is not None
+            self.waits.append(request.granted_at - asked_at)
+            self.chat()
+
+        request = self.simulation.submit("chat", seconds=1.0, then=answered)
+
+    def ask_widely(self) -> None:
+        request = self.simulation.submit("wide", width=4)
+
+        def look() -> None:
+            if not request.ticket.queued:
+                self.ask_widely()
+            else:
+                self.simulation.at(self.simulation.now + 1.0, look)
+
+        look()
+
+
+def test_a_wide_request_behind_a_stream_costs_its_neighbours_next_to_nothing() -> None:
+    alone, beside = Neighbours(wide=False), Neighbours(wide=True)
+    assert beside.answers >= 0.95 * alone.answers
+    assert max(beside.waits) <= 2.0
 
 
 @pytest.mark.parametrize("longest", [0.5, 3.0, 10.0, 60.0, 300.0])
@@ -159,9 +321,9 @@ def test_many_wide_tickets_do_not_starve_narrow_ones_nor_the_other_way_round() -
         simulation.submit("narrow")
         simulation.submit("wide", cost=4.0, width=4)
     simulation.run(200)
-    served = Counter(simulation.order())
-    assert served["narrow"] == pytest.approx(4 * served["wide"], rel=0.03)
-    assert served["narrow"] + 4 * served["wide"] > 0.9 * 4 * 200
+    served, held = Counter(simulation.order()), simulation.scheduler.slot_seconds
+    assert held["narrow"] == pytest.approx(held["wide"], rel=0.03), "slots that are held idle are paid for"
+    assert served["narrow"] + 4 * served["wide"] > 0.8 * 4 * 200
 
 
 def test_no_slot_is_held_longer_than_the_longest_request_runs() -> None:
@@ -175,7 +337,7 @@ def test_no_slot_is_held_longer_than_the_longest_request_runs() -> None:
     for _ in range(2000):
         simulation.run(0.1)
         idle_since = None if pool.free == 0 else idle_since or simulation.now
-        assert idle_since is None or simulation.now - idle_since <= 17.0 + YIELD_S
+        assert idle_since is None or simulation.now - idle_since <= 18.0
 
 
 def test_a_withdrawn_wide_ticket_gives_up_what_was_held_for_it() -> None:
@@ -193,7 +355,7 @@ def test_a_pool_stays_reserved_for_the_ticket_that_has_it_whoever_comes() -> Non
     simulation = Simulation(SlotPool("gpu", 2))
     running = simulation.submit("old", seconds=60.0)
     first = simulation.submit("old", width=2)
-    simulation.run(FIRST_HOLD_S + YIELD_S / 2)
+    simulation.run(FIRST_HOLD_S)
     second = simulation.submit("new", width=2)
     simulation.release(running)
     assert (first.granted, second.granted) == (True, False)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from slotgate.admission import Demand, Outcome, Priority, QueueLimits, QueueStatus, Refusal, Refused, SlotPool
+from slotgate.admission.pool_reservation import LOOK_S
 from tests.admission.simulation import Simulation, ignore
 
 
@@ -376,13 +377,13 @@ def test_the_estimated_wait_follows_the_service_time_the_queue_and_the_slots() -
 def test_the_next_tick_is_the_earliest_end_of_a_wait_or_of_a_phase() -> None:
     simulation = Simulation(SlotPool("gpu", 2), limits=limits(queue_timeout_s=60.0))
     assert simulation.scheduler.next_tick_at() is None
-    simulation.submit(seconds=1000.0)
     simulation.run(5.0)
+    simulation.submit(seconds=1000.0)
     simulation.submit(width=2)
-    assert simulation.scheduler.next_tick_at() == 7.0
+    assert simulation.scheduler.next_tick_at() == 65.0
     simulation.run(1.0)
     simulation.submit()
-    assert simulation.scheduler.next_tick_at() == 7.0
+    assert simulation.scheduler.next_tick_at() == 6.0 + LOOK_S, "a slot is held back from it"
     simulation.run(50.0)
     assert simulation.scheduler.next_tick_at() == 65.0
     simulation.run(100.0)

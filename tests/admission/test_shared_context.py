@@ -103,7 +103,7 @@ def test_while_a_big_one_waits_small_ones_are_let_through_now_and_then() -> None
     submit(simulation, 600)
     big, small = submit(simulation, 900), submit(simulation, 100)
     assert (big.queued, small.queued) == (True, True)
-    simulation.run(FIRST_HOLD_S)
+    simulation.run(2 * FIRST_HOLD_S)
     assert (big.queued, small.queued) == (True, False)
 
 

@@ -207,7 +207,7 @@ class Tenants(RuleBasedStateMachine):
         for request in self.live():
             for pool in self.pools if request.ticket.queued else ():
                 fits = pool.admitting and pool.free >= request.ticket.demand.width
-                assert not fits or self.scheduler._pool_queues[pool].reservation.holds
+                assert not fits or self.scheduler._pool_queues[pool].reservation.idle_slots
 
     @invariant()
     def tenants_are_counted_right(self) -> None:

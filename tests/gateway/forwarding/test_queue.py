@@ -172,13 +172,13 @@ def test_a_hold_that_began_with_a_release_ends_in_time() -> None:
 
     async def body(tenants: Tenants) -> None:
         long = asyncio.create_task(tenants.request(seconds=55.0))
-        short = [asyncio.create_task(tenants.request(seconds=5.0)) for _ in range(2)]
+        short = asyncio.create_task(tenants.request(seconds=2.5))
         await asyncio.sleep(0)
         wide = asyncio.create_task(tenants.request(seconds=1.0, width=2))
         await asyncio.sleep(0)
         narrow = await tenants.request(seconds=1.0)
-        assert narrow == pytest.approx(10.0 + FIRST_HOLD_S)
-        await asyncio.gather(long, *short, wide)
+        assert 2.5 < narrow <= 2.5 + FIRST_HOLD_S
+        await asyncio.gather(long, short, wide)
 
     virtually(SlotPool("gpu", 2), body)
 
