@@ -72,6 +72,10 @@ class SlotPool:
         self.leases: dict[Lease, None] = {}
         self.quarantine = Quarantine(shared=shared)
         self.foreign = 0
+        self._foreign_from = 0.0
+        """The time when the probe left that showed the foreign work."""
+        self.unverified = 0
+        """Counts the slots that were freed by `expire`, without an answer that shows them idle."""
         self.service_s: float | None = None
         """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
         self.idle_since = 0.0
@@ -197,12 +201,26 @@ class SlotPool:
         if running is not None:
             ours = self._ours_at_most + self.quarantine.closed_before(probe)
             self.foreign = max(0, len(running) - ours)
+            self._foreign_from = probe.sent_at
         return len(returned)
 
+    def expires_at(self, max_s: float) -> float | None:
+        """Return the time at which `expire` has an effect; None if nothing is in doubt."""
+        slots_at = self.quarantine.expires_at(max_s)
+        foreign_at = self._foreign_from + max_s if self.foreign else None
+        return min((at for at in (slots_at, foreign_at) if at is not None), default=None)
+
     def expire(self, now: float, max_s: float) -> int:
-        """For a backend that does not serve `/slots`: free what was in quarantine for `max_s` seconds."""
+        """Free the slots of which the backend has shown nothing for `max_s` seconds.
+
+        Foreign work ends in the same way: an old answer does not lower the capacity for ever. Returns the
+        number of slots that have left the quarantine.
+        """
+        if self.foreign and now >= self._foreign_from + max_s:
+            self.foreign = 0
         returned = self.quarantine.expire(now, max_s)
         self._left(returned, now)
+        self.unverified += len(returned)
         return len(returned)
 
     def cleaned(self, number: int) -> None:

@@ -29,6 +29,10 @@ its way at that moment.
 A request that was closed before its response headers may be about to take its slot: only a probe sent
 `UNSTARTED_S` (plus time for a big body to be parsed) after the close shows anything about it.
 
+**What no answer means.** Nothing, for a while: an answer may fail by chance. But no slot waits for ever for
+an answer that never comes. A slot of which no answer has shown anything for `max_s` seconds, for whatever
+reason, is freed by `expire`. A slot that answers keep showing busy is never freed in that way.
+
 This module never awaits, reads no clock and opens no socket: the times are arguments.
 """
 
@@ -129,13 +133,15 @@ class ProbeResult:
 class Quarantine:
     """The abandoned slots of one backend."""
 
-    __slots__ = ("_asked_at", "_results", "shared", "slots")
+    __slots__ = ("_asked_at", "_read_from", "_results", "shared", "slots")
 
     def __init__(self, *, shared: bool = False) -> None:
         self.slots: list[QuarantinedSlot] = []
         """Oldest first."""
         self.shared = shared
         self._asked_at: float | None = None
+        self._read_from: float | None = None
+        """The time when the last probe left whose answer could be read; None before the first."""
         self._results: list[ProbeResult] = []
 
     def __repr__(self) -> str:
@@ -155,9 +161,16 @@ class Quarantine:
         self._results.clear()
         self._keep([])
 
+    def expires_at(self, max_s: float) -> float | None:
+        """Return the time at which `expire` frees the next slot; None if the quarantine is empty."""
+        return min((self._unseen_since(slot) + max_s for slot in self.slots), default=None)
+
     def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
-        """For a backend that does not serve `/slots`: free what is older than `max_s` seconds."""
-        return self._keep([slot for slot in self.slots if now < slot.closed_at + max_s])
+        """Free the slots of which the backend has shown nothing for `max_s` seconds."""
+        return self._keep([slot for slot in self.slots if now < self._unseen_since(slot) + max_s])
+
+    def _unseen_since(self, slot: QuarantinedSlot) -> float:
+        return slot.closed_at if self._read_from is None else max(slot.closed_at, self._read_from)
 
     def oldest_age_s(self, now: float) -> float:
         return max((now - slot.closed_at for slot in self.slots), default=0.0)
@@ -204,6 +217,7 @@ class Quarantine:
         self._asked_at = now
         if running is None:
             return []
+        self._read_from = probe.sent_at
         self._add_result(ProbeResult(probe.sent_at, running, probe.certain))
         for slot in self.slots:
             if slot.refills and slot.visible_from <= probe.sent_at:

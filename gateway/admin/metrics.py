@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
@@ -170,6 +170,11 @@ class _CurrentState(Collector):
         quarantined = GaugeMetricFamily(
             "slotgate_quarantined_slots", "Slots that are not known to be idle.", labels=("backend",)
         )
+        unverified = CounterMetricFamily(
+            "slotgate_slots_freed_unverified",
+            "Abandoned slots that were given out again although /slots could not be read.",
+            labels=("backend",),
+        )
         states = GaugeMetricFamily(
             "slotgate_backend_state",
             "1 for the current state of a backend, 0 for all others.",
@@ -180,9 +185,10 @@ class _CurrentState(Collector):
             for state in ("idle", "leased", "quarantined", "foreign"):
                 slots.add_metric((backend.name, state), getattr(status, state))
             quarantined.add_metric((backend.name,), status.quarantined)
+            unverified.add_metric((backend.name,), backend.pool.unverified)
             for label in dict.fromkeys(state.label for state in BackendState):
                 states.add_metric((backend.name, label), float(backend.state.label == label))
-        yield from (slots, quarantined, states)
+        yield from (slots, quarantined, unverified, states)
         queue = self._scheduler.status()
         depth = GaugeMetricFamily("slotgate_queue_depth", "Requests waiting for a slot.", labels=("tenant",))
         for tenant, count in queue.by_tenant.items():

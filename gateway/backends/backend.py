@@ -86,6 +86,8 @@ class Backend:
         """The result of the last health check in words, or the stage of the process."""
         self.process_failure = ""
         """The reason why its process ended; empty once the next one is ready."""
+        self.slots_failure = ""
+        """The reason why /slots cannot be read; empty while it can, or was not asked."""
         self.process_changes = 0
         """Counts starts and ends of the process. An answer that was asked of an older process is outdated."""
 
@@ -125,13 +127,14 @@ class Backend:
 
     @property
     def explanation(self) -> str:
-        """The reasons why it is not ready, as far as they are known."""
+        """The reasons why it is not ready, or why abandoned slots stay out longer."""
         held = ""
         if self._facts.drained:
             held = "drained by order"
         elif self._facts.leaving:
             held = "its process is about to be stopped"
-        parts = (held, self.circuit.reason, self.process_failure, self.reason)
+        unread = f"/slots cannot be read: {self.slots_failure}" if self.slots_failure else ""
+        parts = (held, self.circuit.reason, self.process_failure, self.reason, unread)
         return "; ".join(part for part in parts if part)
 
     @property

@@ -2,9 +2,11 @@
 
 A request that ended early may still be at work in its slot. Such a slot is in quarantine (see
 `admission.quarantine`), which says when /slots may be asked: more frequent queries keep abandoned work alive.
-An answer without a list of slots changes nothing.
+An answer without a list of slots changes nothing at first.
 
-A backend that does not serve /slots gets its slots back after `quarantine_max_s`.
+No slot waits for ever for an answer. If no answer has shown anything of a slot for `quarantine_max_s`,
+because /slots is not served, refused, broken or silent, the slot is given out again as soon as /health is
+good. The log says once that /slots cannot be read, and why.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import structlog
 from slotgate.admission import SETTLE_S
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.control_query import OutdatedAnswerError, json_of, query
+from slotgate.gateway.backends.state import LastHealth
 
 __all__ = ["SlotProber"]
 
@@ -33,6 +36,8 @@ class SlotProber:
         self.slots_served = True
         """False once the process has answered that it does not serve /slots."""
         self.probes = 0
+        self.failure = ""
+        """The reason why the last answer could not be read; empty if it could."""
         self._backend = backend
         self._quarantine_max_s = quarantine_max_s
         self._on_slots = on_slots
@@ -43,6 +48,7 @@ class SlotProber:
         backend.pool.on_quarantine.append(self._wake.set)
         backend.on_process_change.append(self._process_changed)
         backend.on_restart.append(self._restarted)
+        backend.on_change.append(self._state_changed)
 
     def __repr__(self) -> str:
         return f"<SlotProber of {self._backend!r}, {self.probes} probes>"
@@ -80,8 +86,14 @@ class SlotProber:
         else:
             self._asleep = False
 
+    def _state_changed(self, _: Backend) -> None:
+        """Look again: a slot may have waited only for the health to be good."""
+        if self._backend.pool.expires_at(self._quarantine_max_s) is not None:
+            self._wake.set()
+
     def _restarted(self, _: Backend) -> None:
         self.slots_served = True
+        self._note("")
         self._on_slots()
 
     async def _probe_for_ever(self) -> None:
@@ -93,25 +105,42 @@ class SlotProber:
                     await self._wake.wait()
             except TimeoutError:
                 pass
-            at = self._next_at()
-            if at is not None and loop.time() >= at:
+            now = loop.time()
+            if _is_due(self._expires_at, now):
+                self._expire(now)
+            elif _is_due(self._probe_at, now):
                 await self._verify()
 
     def _next_at(self) -> float | None:
-        pool = self._backend.pool
-        if not self._backend.facts.can_be_asked or self._asleep:
-            return None
-        if not self.slots_served and pool.quarantine.slots:
-            return min(slot.closed_at for slot in pool.quarantine.slots) + self._quarantine_max_s
-        return pool.next_probe_at() if self.slots_served else None
+        return min((at for at in (self._probe_at, self._expires_at) if at is not None), default=None)
+
+    @property
+    def _probe_at(self) -> float | None:
+        """The time at which the next probe may leave; None if none may or needs to."""
+        may_ask = self._backend.facts.can_be_asked and not self._asleep and self.slots_served
+        return self._backend.pool.next_probe_at() if may_ask else None
+
+    @property
+    def _expires_at(self) -> float | None:
+        """The time at which a slot is given out without an answer.
+
+        None while answers come, or the health is not good.
+        """
+        is_good = self._backend.facts.health is LastHealth.GOOD
+        is_blind = bool(self.failure) or self._asleep
+        return self._backend.pool.expires_at(self._quarantine_max_s) if is_good and is_blind else None
+
+    def _expire(self, now: float) -> None:
+        freed = self._backend.pool.expire(now, self._quarantine_max_s)
+        if freed and self.slots_served:
+            log.warning(
+                "slots freed unverified", backend=self._backend.name, slots=freed, reason=self.failure
+            )
+        self._on_slots()
 
     async def _verify(self) -> None:
         pool = self._backend.pool
         now = asyncio.get_running_loop().time
-        if not self.slots_served:
-            if pool.expire(now(), self._quarantine_max_s):
-                self._on_slots()
-            return
         probe = pool.probe_sent(now())
         self.probes += 1
         running = await self._running()
@@ -123,17 +152,37 @@ class SlotProber:
         """Return the tasks that are processed now, as (slot, task id); None if that is unknown."""
         try:
             answer = await query(self._backend, "/slots")
-        except (httpx.HTTPError, OutdatedAnswerError):
+        except OutdatedAnswerError:
             return None
-        if answer.status_code in (404, 501):
-            self.slots_served = False
-            log.warning("backend does not serve /slots", backend=self._backend.name)
+        except httpx.HTTPError as error:
+            self._note(str(error) or type(error).__name__)
             return None
         slots = json_of(answer)
         if not isinstance(slots, list):
+            self.slots_served = answer.status_code not in (404, 501)
+            self._note(_fault(answer))
             return None
+        self._note("")
         return frozenset(
             (number, str(slot.get("id_task")))
             for number, slot in enumerate(slots)
             if isinstance(slot, dict) and slot.get("is_processing")
         )
+
+    def _note(self, failure: str) -> None:
+        """Log that /slots cannot be read any more, or can be read again."""
+        if failure and not self.failure:
+            limit = f"an abandoned slot stays out for {self._quarantine_max_s:g} s"
+            log.warning("cannot read /slots", backend=self._backend.name, reason=failure, so=limit)
+        self.failure = failure
+        self._backend.slots_failure = failure
+
+
+def _fault(answer: httpx.Response) -> str:
+    if answer.status_code in (404, 501):
+        return f"it is not served ({answer.status_code})"
+    return "it has no list of slots" if answer.status_code == 200 else f"it is answered {answer.status_code}"
+
+
+def _is_due(at: float | None, now: float) -> bool:
+    return at is not None and now >= at

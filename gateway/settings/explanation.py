@@ -103,7 +103,7 @@ def _queue(settings: Settings) -> list[str]:
     return [
         f"at most {admission.max_queue} requests per model{share}; {bodies} of request bodies in total",
         f"each request waits at most {_time(admission.queue_timeout_s)}",
-        f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if its backend has no /slots",
+        f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if /slots cannot be read",
     ]
 
 

@@ -133,6 +133,7 @@ NAMES: dict[str, set[str]] = {
     "slotgate_queue_depth": {"tenant"},
     "slotgate_leases": {"tenant"},
     "slotgate_quarantined_slots": {"backend"},
+    "slotgate_slots_freed_unverified_total": {"backend"},
     "slotgate_client_disconnects_total": {"phase"},
     "slotgate_upstream_errors_total": {"code"},
     "process_resident_memory_bytes": set(),

@@ -9,7 +9,7 @@ from slotgate.admission import quarantine
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
-from tests.support.script import Paced, Script, Stall, Write
+from tests.support.script import Paced, Rst, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +77,40 @@ async def test_without_slots_to_ask_a_slot_returns_after_the_longest_doubt(statu
         pool = gateway.fleet.backends["gpu0"].pool
         await abandon_one(gateway, fu)
         await gateway.until(lambda: pool.free == 1)
+        fu.scripts.pop(CHAT)
+        fu.llama.foreign = 0
+        assert (await read_stream(gateway.url, CHAT, chat()))[-1].data == DONE
+
+
+REFUSALS: dict[str, Script] = {
+    str(status): [Write(answer(status, error_body(status, "no", "server_error")))]
+    for status in (400, 401, 403, 500, 503)
+}
+UNREADABLE = REFUSALS | {
+    "page": [Write(answer(200, b"<html>"))],
+    "object": [Write(answer(200, {"slots": []}))],
+    "reset": [Rst()],
+    "silence": [Stall()],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_slot_returns_although_slots_can_never_be_read(
+    slots: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotgate.gateway.backends.control_query.ASK_S", 0.2)
+    fu = ScriptedUpstream(scripts={CHAT: HELD, "/slots": slots})
+    fu.llama.total_slots = 1
+    admission = {"quarantine_max_s": 2.5}
+    async with fu, running_gateway(settings_for(fu.url, admission=admission)) as gateway:
+        backend = gateway.fleet.backends["gpu0"]
+        await abandon_one(gateway, fu)
+        await gateway.until(lambda: backend.explanation.startswith("/slots cannot be read"), within=4)
+        assert backend.pool.free == 0
+        await gateway.until(lambda: backend.pool.free == 1, within=4)
+        assert backend.pool.unverified == 1
+        assert [event["event"] for event in gateway.log.events].count("cannot read /slots") == 1
         fu.scripts.pop(CHAT)
         fu.llama.foreign = 0
         assert (await read_stream(gateway.url, CHAT, chat()))[-1].data == DONE

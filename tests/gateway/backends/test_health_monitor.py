@@ -90,3 +90,76 @@ def test_a_refused_key_and_a_missing_key_have_reasons_of_their_own(key: str | No
             return watched.backend.reason
 
     assert run_virtual(course()) == reason
+
+
+def busy(task: int = 7) -> list[dict[str, Any]]:
+    return [{"is_processing": True, "id_task": task}, {"is_processing": False, "id_task": 8}]
+
+
+def free_slots(*, pages: dict[str, Any], at: float, until: float) -> tuple[int, int]:
+    """Abandon one of two slots, change `pages` at a time, and return the free slots then and at the end."""
+
+    async def course() -> tuple[int, int]:
+        async with Watched(slots=busy()) as watched:
+            watched.lease().release(Outcome.ABANDONED)
+            await asyncio.sleep(at)
+            watched.pages |= pages
+            before = watched.backend.pool.free
+            await asyncio.sleep(until - at)
+            return before, watched.backend.pool.free
+
+    return run_virtual(course())
+
+
+def test_slot_that_slots_shows_busy_outlives_the_limit() -> None:
+    assert free_slots(pages={}, at=1, until=1000) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [None, httpx.Response(500), httpx.Response(403), {}])
+def test_busy_slot_returns_when_slots_can_not_be_read_any_more(fault: object) -> None:
+    """The limit counts from the last answer that showed it."""
+    assert free_slots(pages={"slots": fault}, at=100, until=210) == (1, 1)
+    assert free_slots(pages={"slots": fault}, at=100, until=230) == (1, 2)
+
+
+def test_unverified_slot_waits_for_good_health() -> None:
+    sick = {"slots": None, "health": httpx.Response(500)}
+    assert free_slots(pages=sick, at=10, until=1000)[1] == 1
+
+    async def course() -> tuple[int, int]:
+        async with Watched(slots=None, health={}) as watched:
+            watched.lease().release(Outcome.ABANDONED)
+            await asyncio.sleep(10)
+            watched.pages["health"] = httpx.Response(500)
+            await asyncio.sleep(500)
+            before = watched.backend.pool.free
+            watched.pages["health"] = {}
+            await asyncio.sleep(2)
+            return before, watched.backend.pool.free
+
+    assert run_virtual(course()) == (1, 2)
+
+
+def test_foreign_work_ends_when_slots_can_not_be_read_any_more() -> None:
+    async def course() -> tuple[int, int]:
+        async with Watched(slots=busy()) as watched:
+            watched.backend.pool.quarantine.shared = True
+            watched.prober.adjust(quarantine_max_s=120)
+            await asyncio.sleep(10)
+            before = watched.backend.pool.foreign
+            watched.pages["slots"] = httpx.Response(500)
+            await asyncio.sleep(130)
+            return before, watched.backend.pool.foreign
+
+    assert run_virtual(course()) == (1, 0)
+
+
+def test_short_limit_frees_nothing_while_answers_come() -> None:
+    async def course() -> int:
+        async with Watched(slots=busy()) as watched:
+            watched.prober.adjust(quarantine_max_s=0.5)
+            watched.lease().release(Outcome.ABANDONED)
+            await asyncio.sleep(30)
+            return watched.backend.pool.free
+
+    assert run_virtual(course()) == 1
