@@ -4,6 +4,8 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 `scheduler.py`; `quarantine.py` holds the rule for slots whose work was abandoned.
 """
 
+from __future__ import annotations
+
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.lease import Lease, LeaseState, Outcome

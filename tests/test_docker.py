@@ -1,5 +1,7 @@
 """The files in docker/ say what is true of the project."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

@@ -1,5 +1,7 @@
 """docs/failures.md and the names of the tests speak of the same numbers."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

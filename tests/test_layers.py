@@ -1,5 +1,7 @@
 """The shape of the code base, read off its source: who imports whom, and what is not done anywhere."""
 
+from __future__ import annotations
+
 import ast
 import importlib
 import sys

@@ -1,5 +1,7 @@
 """The dashboard and alerts in docker/monitoring use only metrics and labels that the gateway has."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """HTTP connections to backends, which read ahead and report by themselves when a response is complete."""
 
+from __future__ import annotations
+
 from slotgate.gateway.upstream.address import BackendAddress
 from slotgate.gateway.upstream.connection import End, Sink
 from slotgate.gateway.upstream.request import UpstreamRequest

@@ -10,6 +10,8 @@
 * Results are frames of any stream, ends of any request, and answers to `/slots`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """The gateway's side of the model: requests under leases, and the probes that the quarantine asks for."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable

@@ -3,6 +3,8 @@
 Nothing waits: `run` jumps from one event to the next, as the virtual-time loop does for coroutines.
 """
 
+from __future__ import annotations
+
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping

@@ -1,5 +1,7 @@
 """What an operation costs does not depend on how many wait: counted in calls, not in seconds."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from types import FrameType

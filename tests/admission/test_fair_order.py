@@ -1,5 +1,7 @@
 """Shares between tenants, arrival order within one, and batch work that always gets on."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from itertools import pairwise

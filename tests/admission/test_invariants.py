@@ -4,6 +4,8 @@ The machine does whatever the gateway could do to a scheduler, in any order. It 
 tickets and leases and compares. At the end of each run the world becomes kind: whoever waits gets a slot.
 """
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 
 import pytest
@@ -55,7 +57,7 @@ demands = strategies.builds(
 class Owner:
     """One ticket, as whoever waits for it sees it."""
 
-    def __init__(self, demand: Demand, settled: list["Owner"]) -> None:
+    def __init__(self, demand: Demand, settled: list[Owner]) -> None:
         self.demand = demand
         self.ticket: Ticket | None = None
         self._settled = settled

@@ -1,5 +1,7 @@
 """A lease goes one way, and only the first release counts."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, Lease, LeaseState, Outcome

@@ -1,5 +1,7 @@
 """The limits of a tenant in a minute and in a day, on clocks that a test turns."""
 
+from __future__ import annotations
+
 import datetime
 from collections.abc import Callable
 

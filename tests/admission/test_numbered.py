@@ -1,5 +1,7 @@
 """Pools that number their slots: each lease knows its own, and nobody gets one that is not clean."""
 
+from __future__ import annotations
+
 from collections import Counter
 from typing import Any
 

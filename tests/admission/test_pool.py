@@ -1,5 +1,7 @@
 """The counts of a pool: what is free is what nobody holds and nobody doubts."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, Lease, Outcome, PoolStatus, SlotPool

@@ -1,5 +1,7 @@
 """Wide tickets: granted whole or not at all, sure to get there, and no slot idles for long for them."""
 
+from __future__ import annotations
+
 from collections import Counter
 from itertools import pairwise
 

@@ -1,5 +1,7 @@
 """The quarantine rule, case by case: when to ask, and what an answer shows for certain."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, Lease, Outcome, SlotPool

@@ -1,5 +1,7 @@
 """The quarantine rule against a model of llama-server, on random schedules and in the cases that are hard."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A full queue: one tenant's flood is that tenant's problem."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, QueueLimits, Refusal, Refused, SlotPool, Ticket

@@ -1,5 +1,7 @@
 """The scheduler: bounds, no barging, changes of pools and routes under load, and what it says of itself."""
 
+from __future__ import annotations
+
 import itertools
 
 import pytest

@@ -1,5 +1,7 @@
 """Pools whose slots share one context: what runs together always fits, and nobody waits for ever."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

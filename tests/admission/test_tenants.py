@@ -4,6 +4,8 @@ A request reserves, takes a place, runs and ends; it may be refused by either, l
 what it cost before or after its end. Weights, limits and slots change meanwhile.
 """
 
+from __future__ import annotations
+
 import datetime
 from collections import Counter
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A ticket is settled exactly once, and its owner finds it settled when it is called."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, Lease, Refusal, Ticket, TicketState

@@ -1,5 +1,7 @@
 """Waits do not use up their time while the model loads."""
 
+from __future__ import annotations
+
 from slotgate.admission import Refusal, SlotPool
 from slotgate.admission.waiting_clock import WaitingClock
 from tests.admission.simulation import Simulation

@@ -1,5 +1,7 @@
 """Where a ticket is served when several pools could: the warm one, if that costs nobody a slot."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand, QueueLimits, SlotPool

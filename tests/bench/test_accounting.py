@@ -1,5 +1,7 @@
 """CPU time and memory are read from /proc."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """A whole contest in small: real processes, a moment each."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Many tenants on few slots: the figures of `make fairness` keep their promises and match the page."""
 
+from __future__ import annotations
+
 from functools import cache
 
 import pytest

@@ -1,5 +1,7 @@
 """Percentiles, medians and ratios."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

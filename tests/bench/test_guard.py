@@ -1,5 +1,7 @@
 """Our own work per forwarded token, counted: the same counts on any machine."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 

@@ -1,5 +1,7 @@
 """The floor of Python: a process of its own, in front of the synthetic upstream."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """Tables and pictures."""
 
+from __future__ import annotations
+
 import xml.etree.ElementTree as ET
 
 import pytest

@@ -1,5 +1,7 @@
 """The synthetic upstream, asked by the load's own client."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,5 +1,7 @@
 """`GET /admin/status` shows slots, queue and tenants while requests run."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Who may use the gateway: known keys where there are tenants, no foreign page where there are none."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The operators' actions on a backend while requests run: drain, resume, load, unload and restart."""
 
+from __future__ import annotations
+
 import asyncio
 from pathlib import Path
 

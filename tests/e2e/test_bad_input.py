@@ -1,5 +1,7 @@
 """What is wrong with a request is said in one clear answer, costs nothing, and never reaches a backend."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator

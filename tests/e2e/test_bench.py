@@ -1,5 +1,7 @@
 """`slotgate bench` against a gateway in front of a scripted llama-server and a real one."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import sys

@@ -1,5 +1,7 @@
 """Bodies of many megabytes pass unharmed, and other people's streams go on meanwhile."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import itertools

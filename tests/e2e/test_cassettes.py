@@ -1,5 +1,7 @@
 """Recorded and played through real sockets: the same bytes, the same endings, no keys."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import sys

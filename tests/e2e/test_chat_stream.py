@@ -1,5 +1,7 @@
 """A streamed chat, end to end: real sockets, the real uvicorn protocol, a scripted upstream."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

@@ -1,5 +1,7 @@
 """Backends that are processes of the gateway's own: how they start, die, come back and end."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal

@@ -1,5 +1,7 @@
 """A backend whose health is good and that says nothing; one that says much and shows no health."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

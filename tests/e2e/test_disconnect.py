@@ -1,5 +1,7 @@
 """A client that leaves, in every phase: the upstream is closed within 100 ms and nothing is kept."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 

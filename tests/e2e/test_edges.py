@@ -1,5 +1,7 @@
 """HTTP at its edges, on every route: methods, paths, framing, upgrades, names of any script."""
 
+from __future__ import annotations
+
 import asyncio
 import gzip
 from dataclasses import dataclass

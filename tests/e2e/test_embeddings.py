@@ -1,5 +1,7 @@
 """Arrays of inputs: one request, as many slots as it uses, all of them or none."""
 
+from __future__ import annotations
+
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """However a request ends, at whatever endpoint: a tenant that may have one at a time may have its next."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

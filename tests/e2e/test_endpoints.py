@@ -4,6 +4,8 @@ What is shown for chat in other files is shown here for all: when a lease goes b
 that a cut is no success, that a client that leaves is noticed, and what is changed on the way.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,7 @@
 """`GET /admin/events` over real sockets: its content while requests run, and its end."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The fast path over real sockets: every token arrives once, in its own answer, and none after the end."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import socket

@@ -1,5 +1,7 @@
 """Faults of the gateway itself and clients that leave: one log line each, nothing kept, no false end."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 from collections.abc import Callable

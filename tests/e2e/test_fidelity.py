@@ -5,6 +5,8 @@ each answer (ids of items and calls, times), and what it adds for clients of Res
 event by event; of several choices, which come as they are made, choice by choice.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,6 +4,8 @@ A prompt that somebody asked before shows: its beginning is not processed again,
 tokens of it came from the cache. The canary is a long prompt that two tenants happen to know.
 """
 
+from __future__ import annotations
+
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Nobody waits in silence: keep-alives in the queue, before headers, during prefill and in later pauses."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence

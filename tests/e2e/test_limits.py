@@ -1,5 +1,7 @@
 """What a tenant may ask for in a minute and in a day, over HTTP: refused early, told honestly, given back."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Real llama-servers of the gateway's own: loaded on demand, swapped, unloaded, killed, restarted."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal

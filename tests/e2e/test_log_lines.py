@@ -1,5 +1,7 @@
 """The log of a gateway: one line a request whatever became of it, none a frame, and an end to floods."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,7 @@
 """The Prometheus metrics after real requests: names and labels that alerts rely on."""
 
+from __future__ import annotations
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 

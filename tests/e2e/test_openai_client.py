@@ -1,5 +1,7 @@
 """The official client, asynchronous and not, reads what the gateway sends: the same text, the same errors."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

@@ -1,5 +1,7 @@
 """The operator in a browser: signing in and out, and the limits of the session cookie."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -4,6 +4,8 @@ Lag is measured from just before the upstream's write to the client's read, in o
 be busy with other things, so a measurement that misses is made again.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import statistics

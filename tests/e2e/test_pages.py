@@ -1,5 +1,7 @@
 """The files of the operators' pages: their headers, and the files that they may refer to."""
 
+from __future__ import annotations
+
 import re
 from importlib.resources import files
 

@@ -1,5 +1,7 @@
 """Two thousand requests that end in every way there is: no slot is lost, none is used twice."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import random

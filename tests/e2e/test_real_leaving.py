@@ -4,6 +4,8 @@ llama-server tells in its log when it cancels a task and when it lets go of a sl
 nothing, while asking it over HTTP would.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import random

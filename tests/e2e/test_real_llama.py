@@ -1,5 +1,7 @@
 """The real llama-server behind the gateway: what it says arrives, as fast as it says it."""
 
+from __future__ import annotations
+
 import asyncio
 import statistics
 import time

@@ -3,6 +3,8 @@
 Each of the three conditions has a test here that fails when the condition is taken out of the relay.
 """
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Reload while requests run: all of the new configuration is applied, or nothing."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

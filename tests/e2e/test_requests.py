@@ -1,5 +1,7 @@
 """Requests that are seen while they run: their place in the queue, their facts, and their end by order."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """A request is tried again only where the first backend is known not to have begun, and then once."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Which of several backends a request goes to."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,8 @@ with their heads, what backends were sent, what objects say of themselves, argum
 characters of a key that stand anywhere they do not belong are a leak.
 """
 
+from __future__ import annotations
+
 import base64
 import datetime
 import hashlib

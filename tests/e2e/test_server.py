@@ -3,6 +3,8 @@
 The tests use real sockets and uvloop. No test may leave a warning or an error in the log of the server.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator

@@ -1,5 +1,7 @@
 """Slots that share one context, on a real llama-server: together they never use more than there is."""
 
+from __future__ import annotations
+
 import asyncio
 import shlex
 from pathlib import Path

@@ -1,5 +1,7 @@
 """SIGTERM to `slotgate serve`: what ends at once, what may finish in its own time, what is cut."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import socket

@@ -1,5 +1,7 @@
 """llama-server's own sleep: it unloads its model by itself, and being asked for its slots would wake it."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

@@ -1,5 +1,7 @@
 """Clients that read slowly, or not at all: they cost memory that is bounded, and never a slot."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Errors reach the client as a status as long as possible, and after that as one framed error."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 

@@ -3,6 +3,8 @@
 Shares are counted in slot time, by the scheduler's own books; nothing is timed by the tests.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import Mapping

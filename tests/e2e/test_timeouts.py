@@ -1,5 +1,7 @@
 """Every limit of time has its own stall that trips exactly it, and its own answer."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ uvloop counts in whole milliseconds, and what is due within half of one is no ti
 happens before, at and behind the moment of something else. Whatever it is, everybody gets a proper end.
 """
 
+from __future__ import annotations
+
 import asyncio
 import random
 from collections import Counter

@@ -1,5 +1,7 @@
 """TLS without a proxy in front: what differs there is how connections end."""
 
+from __future__ import annotations
+
 import asyncio
 import shutil
 import ssl

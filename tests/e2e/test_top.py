@@ -1,5 +1,7 @@
 """`slotgate top` against a real gateway: in a terminal of its own, and through a pipe."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import fcntl

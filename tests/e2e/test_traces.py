@@ -1,5 +1,7 @@
 """Spans of real requests: in memory, and at a collector that speaks OTLP over HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence

@@ -1,5 +1,7 @@
 """Audio: a form goes through in pieces, its answer comes as JSON, as text, or as a stream."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.support.answer import WholeResponse, exchange

@@ -1,5 +1,7 @@
 """Scenario 56: a backend that dies is never relayed as a clean end."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,7 @@
 """Usage records of a running gateway: what is in them, and what of them survives what."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import sqlite3

@@ -1,5 +1,7 @@
 """Verified release at the seams: restarts, shared backends, backends that do not serve `/slots`."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The command line, as users and scripts call it."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import tomllib

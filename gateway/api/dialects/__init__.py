@@ -1,5 +1,7 @@
 """The streaming protocols that clients speak: one class for each."""
 
+from __future__ import annotations
+
 from slotgate.gateway.api.dialects.dialect import DONE, Dialect, FrameOptions, KeepAlive
 from slotgate.gateway.api.dialects.messages import MessagesDialect
 from slotgate.gateway.api.dialects.native import NativeDialect

@@ -1,5 +1,7 @@
 """The size of a prompt: payloads in base64 are taken out of its text, and counted apart."""
 
+from __future__ import annotations
+
 import base64
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Token counts: the last statement counts, and a stream that ended early is counted by what passed."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

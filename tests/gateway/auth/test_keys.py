@@ -1,5 +1,7 @@
 """Keys: made and recognised."""
 
+from __future__ import annotations
+
 import datetime
 import hashlib
 import time

@@ -1,5 +1,7 @@
 """Limits and lifetimes of sessions and wrong keys. Time is an argument."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.auth.sessions import LIFETIME_S, MOST_SESSIONS, Sessions

@@ -1,5 +1,7 @@
 """Which backend knows the beginning of a prompt."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

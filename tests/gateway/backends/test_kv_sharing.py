@@ -1,5 +1,7 @@
 """What tells whether the slots of a llama-server share one context."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.backends.kv_sharing import (

@@ -1,5 +1,7 @@
 """Which names exist, who serves them, who may use them; and no path of a machine is among them."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.backends.backend import Backend

@@ -1,5 +1,7 @@
 """The estimator of prompts: learnt for each model, a likely number and one that is seldom exceeded."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.api.prompt_size import PromptSize

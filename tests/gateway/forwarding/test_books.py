@@ -1,5 +1,7 @@
 """The books: each ending is charged as the table in `forwarding/books.py` says."""
 
+from __future__ import annotations
+
 import datetime
 from contextlib import suppress
 

@@ -1,5 +1,7 @@
 """A request that takes a slot: the members that its lease adds to its body."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson

@@ -1,5 +1,7 @@
 """The queue on a loop whose time is virtual: one timer, waits that end by themselves, nothing left behind."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

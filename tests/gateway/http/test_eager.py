@@ -1,5 +1,7 @@
 """`within` returns a ready result at once, and waits for others until the deadline."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 

@@ -1,5 +1,7 @@
 """Errors have one format, with all that a client needs."""
 
+from __future__ import annotations
+
 import orjson
 import pytest
 

@@ -1,5 +1,7 @@
 """A form gives the same fields and the same bytes, however its body is split into pieces."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 from typing import Any

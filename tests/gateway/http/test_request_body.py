@@ -1,5 +1,7 @@
 """A request body is read completely, within its limits of size and time."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """The event parser finds the same events however the bytes are split, and its memory is bounded."""
 
+from __future__ import annotations
+
 import itertools
 import re
 from collections.abc import Iterable

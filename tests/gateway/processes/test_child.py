@@ -1,5 +1,7 @@
 """A child process on the real event loop: heard, ended, reaped."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal

@@ -1,5 +1,7 @@
 """The command line and the environment of a llama-server of ours."""
 
+from __future__ import annotations
+
 from slotgate.gateway.processes.command import LlamaCommand, child_environment
 
 

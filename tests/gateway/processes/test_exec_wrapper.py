@@ -1,5 +1,7 @@
 """The exec wrapper, as a process of its own: the real kernel, no event loop."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """The supervisor, with a child that has llama-server's habits, and with llama-server."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal

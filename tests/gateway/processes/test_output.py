@@ -1,5 +1,7 @@
 """Output is fed whole, byte by byte and cut at every offset; the lines are the same."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.processes.output import KEPT_LINES, MAX_LINE_BYTES, ChildOutput

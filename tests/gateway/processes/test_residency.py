@@ -1,5 +1,7 @@
 """What to load and what to unload: the decision, and a world without processes that carries it out."""
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
 """Restarts in virtual time: the two rules and the pause between starts."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

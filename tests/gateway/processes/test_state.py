@@ -1,5 +1,7 @@
 """The table of a llama-server's life."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.processes.state import (

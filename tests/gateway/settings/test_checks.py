@@ -1,5 +1,7 @@
 """Checks that compare several settings."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,5 +1,7 @@
 """docs/configuration.md documents every setting, and the example is accepted."""
 
+from __future__ import annotations
+
 import re
 import tomllib
 

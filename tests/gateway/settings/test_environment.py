@@ -1,5 +1,7 @@
 """Environment variables override the file."""
 
+from __future__ import annotations
+
 import json
 
 import pytest

@@ -1,5 +1,7 @@
 """`slotgate check` explains a valid configuration."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.settings import explain

@@ -1,5 +1,7 @@
 """Faults are reported all at once, each with a place that the operator finds, and without secrets."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.settings import BackendSettings, Settings, SettingsError, TenantSettings, parse

@@ -1,5 +1,7 @@
 """`isolate_cache = true` is accepted where the backends can isolate, and refused elsewhere."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

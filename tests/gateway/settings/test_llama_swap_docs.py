@@ -1,5 +1,7 @@
 """The example in docs/llama-swap.md is a configuration that the gateway accepts."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Loading a file: unreadable files and broken TOML are faults, and only SettingsError is ever raised."""
 
+from __future__ import annotations
+
 import datetime
 import string
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Settings whose text has a format: hosts, origins, URLs, names."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.support.configurations import BACKEND, digest, faults_in, faults_of, parsed

@@ -1,5 +1,7 @@
 """Settings of features that are not built are refused by name, and no other setting is."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.settings import UNSUPPORTED, Settings

@@ -1,5 +1,7 @@
 """Single values: their types, their limits, and the messages that refuse them."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """A flood of lines of one kind becomes a limited number of lines and a count."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

@@ -1,5 +1,7 @@
 """The format of log lines; tracebacks show no variables."""
 
+from __future__ import annotations
+
 import io
 import json
 import logging

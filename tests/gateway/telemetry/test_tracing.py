@@ -1,5 +1,7 @@
 """Tracing is switched on by the environment, and costs nothing if it is off."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 

@@ -1,5 +1,7 @@
 """The ledger records ended requests, reads today's usage at the start, and answers queries."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from datetime import UTC, date, datetime

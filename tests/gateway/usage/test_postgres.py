@@ -1,5 +1,7 @@
 """PostgreSQL only: a server that goes away, passwords, a missing driver."""
 
+from __future__ import annotations
+
 import sys
 import threading
 from collections.abc import Iterator

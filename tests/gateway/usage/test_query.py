@@ -1,5 +1,7 @@
 """Queries: which are allowed, and the messages for the others."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.gateway.usage import UsageQuery, UsageTotal

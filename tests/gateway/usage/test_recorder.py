@@ -1,5 +1,7 @@
 """The recorder writes every record once and in order, whatever the store does."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """A SQLite file while a gateway writes to it: locked, deleted, replaced, unreadable."""
 
+from __future__ import annotations
+
 import os
 import sqlite3
 from contextlib import closing

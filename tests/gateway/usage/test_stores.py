@@ -1,5 +1,7 @@
 """The behaviour of every store: each test runs on SQLite, and on a real PostgreSQL if there is one."""
 
+from __future__ import annotations
+
 import sqlite3
 from collections.abc import Iterator
 from datetime import date
