@@ -43,7 +43,7 @@ def _in_a_folder(_: click.Context, __: click.Parameter, path: Path | None) -> Pa
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help=LISTEN_ANY_PORT)
 @click.option("--api-key-env", metavar="NAME", help=API_KEY_ENV)
 def record(*, upstream: str, folder: Path, host: str, port: int, api_key_env: str | None) -> None:
-    """Forward requests to a server and record its answers for `slotgate replay`."""
+    """Forward requests to a server and record the answers."""
     from slotgate.gateway.testing.cassette.listening import record as record_until_stopped
 
     api_key = None if api_key_env is None else os.environ.get(api_key_env)
