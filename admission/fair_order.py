@@ -155,6 +155,11 @@ class FairOrder:
         interactive, batch = self.classes
         return not self._turns_left and batch.value < interactive.value
 
+    @property
+    def interactive_per_batch(self) -> float:
+        """The work that interactive requests get for each unit of batch work while both classes wait."""
+        return self._class_weight(Priority.INTERACTIVE) / self._class_weight(Priority.BATCH)
+
     # -- being served
 
     def charge(

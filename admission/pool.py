@@ -270,11 +270,6 @@ class SlotPool:
             _call(self.on_unclean)
 
 
-def mean_service_s(pools: Iterable[SlotPool]) -> float | None:
-    known = [pool.service_s for pool in pools if pool.service_s is not None]
-    return sum(known) / len(known) if known else None
-
-
 def _call(observers: list[Callable[[], None]]) -> None:
     for observer in tuple(observers):
         observer()

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slotgate.admission.demand import Demand, Priority
+from slotgate.admission.expected_wait import ExpectedWait, expected_wait
 from slotgate.admission.fair_order import FairOrder
 from slotgate.admission.flow import Flow, Ranking, SettledRanking, TicketKind, kind_of
-from slotgate.admission.guesses import UNKNOWN_S
-from slotgate.admission.pool import SlotPool, mean_service_s
+from slotgate.admission.pool import SlotPool
 from slotgate.admission.pool_reservation import PoolReservation
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.waiting_clock import WaitingClock
 
 __all__ = ["ModelQueue", "PoolQueue", "connect"]
+
+_SPARE_RANKINGS = 16
+"""Clients choose widths and sizes, so rankings of kinds that do not come again would pile up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +99,15 @@ class ModelQueue:
         """The ticket that came first. There must be one."""
         return next(iter(self.waiting.values()))
 
+    @property
+    def open_pools(self) -> list[PoolQueue]:
+        """The pools at which a change of this queue may settle a ticket: those with a free slot."""
+        return [
+            pool_queue
+            for pool_queue in self.pool_queues
+            if pool_queue.reservation.ticket is not None or pool_queue.pool.free
+        ]
+
     def route_to(self, pool_queues: Iterable[PoolQueue], now: float) -> None:
         """Let the model's tickets stand in these pool queues only. They keep the places that they have.
 
@@ -150,15 +162,27 @@ class ModelQueue:
     def ranking(self, kind: TicketKind) -> Ranking:
         ranking = self._rankings.get(kind)
         if ranking is None:
+            if len(self._rankings) > _SPARE_RANKINGS + 2 * len(self._flows):
+                kinds = {flow.kind for flow in self._flows.values()}
+                self._rankings = {kind: self._rankings[kind] for kind in self._rankings.keys() & kinds}
             ranking = self._rankings[kind] = Ranking()
         return ranking
+
+    def freest(self, demand: Demand) -> PoolQueue | None:
+        """Return the pool with most free slots that has room for a demand, or None."""
+        best = None
+        for pool_queue in self.pool_queues:
+            pool = pool_queue.pool
+            if pool.admitting and pool.fits(demand) and (best is None or pool.free > best.pool.free):
+                best = pool_queue
+        return best
 
     def tops(self, now: float) -> Iterator[tuple[float, int, int, Flow]]:
         """The next flow of each kind."""
         for kind, ranking in list(self._rankings.items()):
             top = ranking.top(now)
             if top is None:
-                del self._rankings[kind]  # clients choose widths and sizes: kinds would pile up
+                del self._rankings[kind]
             else:
                 yield top
 
@@ -187,14 +211,48 @@ class ModelQueue:
             if pool_queue.reservation.ticket is ticket:
                 pool_queue.reservation.end()
 
-    def position(self, ticket: Ticket) -> int:
-        """Return the position of a queued ticket, 1 for the next. O(waiting tenants)."""
-        return 1 + sum(1 for seq in self.waiting if seq < ticket.seq)
+    def expected_wait(self, ticket: Ticket, now: float) -> ExpectedWait:
+        """Return the position of a queued ticket and the seconds that it will probably wait."""
+        flow = self.flow(ticket.demand)
+        before = next(number for number, seq in enumerate(flow.tickets) if seq == ticket.seq)
+        return self._expected_wait(
+            flow.account.tenant,
+            flow.priority,
+            value=flow.value,
+            before=before,
+            guess=ticket.guess,
+            now=now,
+        )
 
-    def wait_s(self, position: int) -> float:
-        """Estimate from the observed service rate the seconds until the ticket at this position is served."""
-        service_s = mean_service_s(self.pools) or UNKNOWN_S
-        return service_s * position / max(1, sum(pool.total for pool in self.pools))
+    def expected_wait_of_next(
+        self, tenant: str, priority: Priority, guess: float, now: float
+    ) -> ExpectedWait:
+        """Return what the next ticket of a tenant would have to expect."""
+        account = self.order.accounts.get(tenant)
+        if account is not None and account.waits[priority]:
+            value = account.clocks[priority].value
+        else:
+            value = self.level(priority, now) or 0.0
+            if account is not None:
+                value = max(value, account.clocks[priority].value)
+        before = sum(len(flow.tickets) for flow in self._flows.values() if flow.account.tenant == tenant)
+        return self._expected_wait(tenant, priority, value=value, before=before, guess=guess, now=now)
+
+    def _expected_wait(
+        self, tenant: str, priority: Priority, *, value: float, before: int, guess: float, now: float
+    ) -> ExpectedWait:
+        queues = dict.fromkeys(queue for group in self.groups for queue in group[0].model_queues)
+        return expected_wait(
+            self.order,
+            tenant,
+            priority,
+            value=value,
+            before=before,
+            guess=guess,
+            rivals=[flow for queue in queues for flow in queue._flows.values()],
+            pools=self.pools,
+            now=now,
+        )
 
 
 def connect(

@@ -96,6 +96,8 @@ class Scheduler:
         self._max_concurrent: Mapping[str, int] = {}
         self._patience = Patience()
         self._guesses = guesses or Guesses()
+        self._to_look_at: list[PoolQueue] = []
+        """Pools whose reservation has ended since the last look at them."""
         self._charges: dict[Charge, SlotPool] = {}
         """Of leases whose slots are not all known to be idle yet."""
 
@@ -156,11 +158,20 @@ class Scheduler:
         ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
         ticket.counts_from = model_queue.clock.time(now)
         ticket.guess = self._guesses.of(demand) * demand.width
-        model_queue.join(ticket, now)
+        if not self._waiting_by_tenant and not demand.warmth:
+            chosen = model_queue.freest(demand)
+            if chosen is not None:
+                self._lease(chosen, ticket)
+                self._on_dispatch_or_disown(ticket)
+                return ticket
+        is_first = model_queue.join(ticket, now)
         self._bytes_by_tenant[demand.tenant] += demand.body_bytes
         self._waiting_by_tenant[demand.tenant] += 1
         try:
-            self.dispatch()
+            if is_first or self._patience:
+                self._dispatch_at(model_queue.open_pools)
+            else:
+                self._on_dispatch()
             if ticket.queued:
                 self._keep_bounds(model_queue, ticket)
         except Refused:
@@ -176,18 +187,28 @@ class Scheduler:
         A settled ticket stays as it is.
         """
         if ticket.queued:
-            self._take_out(self._model_queues[ticket.demand.model], ticket)
+            model_queue = self._model_queues[ticket.demand.model]
+            was_first = model_queue.flow(ticket.demand).head is ticket
+            self._take_out(model_queue, ticket)
             ticket.withdraw(None)
-            self.dispatch()
+            self._dispatch_at(model_queue.open_pools if was_first or self._patience else ())
 
     def dispatch(self) -> None:
-        """Grant every ticket that can be granted now."""
+        """Grant every ticket that can be granted now, at any pool."""
+        self._dispatch_at(self._pool_queues.values())
+
+    def _dispatch_at(self, pool_queues: Iterable[PoolQueue]) -> None:
+        """Grant every ticket that can be granted now at these pools. At the others nothing has changed."""
         now = self._clock()
-        for pool_queue in self._pool_queues.values():
-            if pool_queue.reservation.ticket is not None:
-                self._review(pool_queue, pool_queue.reservation.ticket, now)
-        while self._waiting_by_tenant and self._serve_one(now):
-            pass
+        looked_at = [*pool_queues]
+        while looked_at and self._waiting_by_tenant:
+            for pool_queue in looked_at:
+                if pool_queue.reservation.ticket is not None:
+                    self._review(pool_queue, pool_queue.reservation.ticket, now)
+            while self._waiting_by_tenant and self._serve_one(looked_at, now):
+                pass
+            looked_at, self._to_look_at = self._to_look_at, []
+        self._to_look_at.clear()
         self._on_dispatch()
 
     def tick(self) -> None:
@@ -246,21 +267,27 @@ class Scheduler:
         model_queue = self._model_queues.get(model)
         return model_queue is not None and model_queue.admits
 
-    def estimate_wait_s(self, model: str) -> float:
-        """Estimate from the observed service rate the seconds until a new ticket would be served."""
+    def estimate_wait_s(
+        self, model: str, tenant: str = "", priority: Priority = Priority.INTERACTIVE
+    ) -> float:
+        """Estimate the seconds until a new ticket of this tenant would be served. Never 0."""
         model_queue = self._model_queues.get(model)
+        guess = self._guesses.of(Demand(tenant, model))
         if model_queue is None:
-            return UNKNOWN_S
-        return model_queue.wait_s(len(model_queue.waiting) + 1)
+            return guess
+        wait = model_queue.expected_wait_of_next(tenant, priority, guess, self._clock())
+        return wait.seconds or guess
+
+    def _wait_after(self, demand: Demand) -> float:
+        return self.estimate_wait_s(demand.model, demand.tenant, demand.priority)
 
     def position(self, ticket: Ticket) -> tuple[int, float]:
         """Return the position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
 
-        Both are estimates, because other tickets come and go. O(waiting tickets).
+        Both are estimates, because other tickets come and go; see `admission.expected_wait`.
         """
-        model_queue = self._model_queues[ticket.demand.model]
-        position = model_queue.position(ticket)
-        return position, model_queue.wait_s(position)
+        wait = self._model_queues[ticket.demand.model].expected_wait(ticket, self._clock())
+        return wait.position, wait.seconds
 
     # -- checks of a new ticket
 
@@ -278,7 +305,11 @@ class Scheduler:
         inside = self._leases_by_tenant[demand.tenant] + self._waiting_by_tenant[demand.tenant]
         if limit is not None and inside >= limit:
             detail = f"this tenant may have {limit} requests at once"
-            raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self.estimate_wait_s(demand.model))
+            raise self._refused(
+                Refusal.TENANT_CONCURRENCY,
+                detail,
+                self._wait_after(demand),
+            )
         return model_queue
 
     def _keep_bounds(self, model_queue: ModelQueue, newcomer: Ticket) -> None:
@@ -320,7 +351,7 @@ class Scheduler:
         self._take_out(model_queue, newcomer)
         self.dispatch()
         demand = newcomer.demand
-        raise self._refused(Refusal.QUEUE_FULL, detail, self.estimate_wait_s(demand.model))
+        raise self._refused(Refusal.QUEUE_FULL, detail, self._wait_after(demand))
 
     def _refuse_newest(self, leaving: Iterable[Ticket]) -> None:
         for ticket in leaving:
@@ -355,9 +386,8 @@ class Scheduler:
             self.slot_seconds[demand.tenant] += slot_seconds
             pool_queue.order.charge_held(demand.tenant, demand.priority, slot_seconds)
 
-    def _serve_one(self, now: float) -> bool:
+    def _serve_one(self, pool_queues: Iterable[PoolQueue], now: float) -> bool:
         """Settle one ticket, at the least busy pool where this is possible. Return False if there is none."""
-        pool_queues: Iterable[PoolQueue] = self._pool_queues.values()
         if len(self._pool_queues) > 1:
             pool_queues = sorted(pool_queues, key=lambda pool_queue: -pool_queue.pool.free)
         return any(self._serve(pool_queue, now) for pool_queue in pool_queues)
@@ -438,6 +468,13 @@ class Scheduler:
     # -- settling tickets
 
     def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
+        """Give the slots of a pool to a ticket that waits."""
+        contested = pool_queue.waits(Priority(1 - ticket.demand.priority))
+        self._lease(pool_queue, ticket, contested=contested, waits=True)
+
+    def _lease(
+        self, pool_queue: PoolQueue, ticket: Ticket, *, contested: bool = False, waits: bool = False
+    ) -> None:
         demand, pool = ticket.demand, pool_queue.pool
         width = pool.width_of(demand)
         expected_s = self._guesses.of(demand)
@@ -447,10 +484,11 @@ class Scheduler:
             width,
             expected_s * width,
             self._clock(),
-            contested=pool_queue.waits(Priority(1 - demand.priority)),
+            contested=contested,
         )
         self._charges[charge] = pool
-        self._take_out(self._model_queues[demand.model], ticket)
+        if waits:
+            self._take_out(self._model_queues[demand.model], ticket)
         lease = Lease(
             demand,
             pool_name=pool.name,
@@ -474,7 +512,8 @@ class Scheduler:
             self._close(charge)
         elif lease.outcome.verified or pool not in self._pool_queues or not pool.admitting:
             self._slots_idle(charge, lease.demand, lease.width, lease.width)
-        self.dispatch()
+        pool_queue = self._pool_queues.get(pool)
+        self._dispatch_at(() if pool_queue is None else (pool_queue,))
 
     def _slots_idle(self, charge: Charge, demand: Demand, width: int, slots: int) -> None:
         """Slots of a lease are idle again. Their tenant pays no longer for them."""
@@ -500,6 +539,13 @@ class Scheduler:
                     if slot.lease is not None:
                         slot.lease.slots_idle(1)
 
+    def _on_dispatch_or_disown(self, ticket: Ticket) -> None:
+        try:
+            self._on_dispatch()
+        except BaseException:
+            self._disown(ticket)
+            raise
+
     def _disown(self, ticket: Ticket) -> None:
         """End a ticket that its owner will never get, because `on_dispatch` raised.
 
@@ -516,6 +562,7 @@ class Scheduler:
         for pool_queue in model_queue.pool_queues:
             if pool_queue.reservation.ticket is ticket:
                 self._charge_held(pool_queue, self._clock())
+                self._to_look_at.append(pool_queue)
         model_queue.leave(ticket, self._clock())
         tenant = ticket.demand.tenant
         _count_down(self._waiting_by_tenant, tenant)

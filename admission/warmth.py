@@ -44,6 +44,9 @@ class Patience:
     def __repr__(self) -> str:
         return f"<Patience of {len(self._tickets)} tickets>"
 
+    def __bool__(self) -> bool:
+        return bool(self._tickets)
+
     def lasts(self, ticket: Ticket, now: float, max_wait_s: float) -> bool:
         """Return True while the ticket may decline a cold slot. The first call starts its time."""
         if ticket.patient_until is None:

@@ -66,4 +66,5 @@ def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
     model = ticket.demand.model
     none_admits = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
     sentence = "no backend that serves the model takes requests now" if none_admits else _SENTENCE[why]
-    raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=scheduler.estimate_wait_s(model))
+    retry_after_s = scheduler.estimate_wait_s(model, ticket.demand.tenant, ticket.demand.priority)
+    raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=retry_after_s)

@@ -379,15 +379,16 @@ def test_a_ticket_that_holds_one_pool_takes_the_slots_of_another_that_has_them_f
     first, second = SlotPool("first", 2), SlotPool("second", 2)
     simulation = Simulation(first, second)
     running = [simulation.submit(seconds=60.0) for _ in range(4)]
+    at_first, *others = sorted(running, key=lambda request: request.lease.pool_name)
     wide = simulation.submit(width=2)
     narrow = simulation.submit()
-    for request in running:
-        if request.lease.pool_name == "second":
-            simulation.release(request)
+    simulation.release(at_first)
+    assert (narrow.granted, wide.granted, first.free) == (False, False, 1), "it holds the first pool"
+    for request in others[1:]:
+        simulation.release(request)
     assert (narrow.granted, wide.granted) == (True, False)
     simulation.release(narrow)
     assert wide.lease.pool_name == "second"
-    simulation.release(running[0])
     assert simulation.submit().lease.pool_name == "first"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from slotgate.admission import Demand, Outcome, Priority, QueueLimits, QueueStatus, Refusal, Refused, SlotPool
 from slotgate.admission.pool_reservation import LOOK_S
-from tests.admission.simulation import Simulation, ignore
+from tests.admission.simulation import Request, Simulation, ignore
 
 
 def limits(
@@ -364,16 +364,59 @@ def test_the_status_counts_who_waits_and_for_how_long() -> None:
     assert repr(simulation.scheduler) == "<Scheduler 3 waiting, 1 leases, 1 granted>"
 
 
-def test_the_estimated_wait_follows_the_service_time_the_queue_and_the_slots() -> None:
+def test_the_estimated_wait_is_that_of_the_fair_order() -> None:
+    """A quiet tenant beside a flood is told its own wait."""
     simulation = Simulation(SlotPool("gpu", 2))
     assert simulation.scheduler.estimate_wait_s("m") > 0
     for _ in range(2):
-        simulation.submit(seconds=10.0)
+        simulation.submit("flood", seconds=10.0)
     simulation.run(10.0)
-    for _ in range(5):
-        simulation.submit(seconds=10.0)
-    assert simulation.scheduler.estimate_wait_s("m") == pytest.approx(10.0 * (3 + 1) / 2)
+    for _ in range(42):
+        simulation.submit("flood", seconds=10.0)
+    assert simulation.scheduler.estimate_wait_s("m", "flood") == pytest.approx(10.0 * (1 + 40 / 2))
+    assert simulation.scheduler.estimate_wait_s("m", "quiet") == pytest.approx(10.0)
     assert simulation.scheduler.estimate_wait_s("nobody") > 0
+
+
+def test_at_the_median_a_ticket_is_told_its_wait_within_a_factor_of_two() -> None:
+    simulation = Simulation(SlotPool("gpu", 4))
+    lengths = {"agent": 20.0, "chat": 4.0, "completion": 0.5}
+    for tenant, seconds in lengths.items():
+        for _ in range(3):
+            simulation.submit(tenant, seconds=seconds)
+    simulation.run(60.0)
+    waiting: dict[str, list[Request]] = {
+        tenant: [
+            simulation.submit(tenant, seconds=seconds) for _ in range(20 if tenant == "completion" else 60)
+        ]
+        for tenant, seconds in lengths.items()
+    }
+    began = simulation.now
+    told = [
+        (request, simulation.scheduler.position(request.ticket)[1])
+        for requests in waiting.values()
+        for request in requests
+        if not request.granted
+    ]
+    simulation.run(2000.0)
+    ratios = sorted(
+        wait / (request.granted_at - began)
+        for request, wait in told
+        if request.granted_at is not None and request.granted_at > began + 1
+    )
+    assert len(ratios) > 100
+    assert 0.5 <= ratios[len(ratios) // 2] <= 2.0
+    assert ratios[len(ratios) // 10] >= 0.25
+    assert ratios[9 * len(ratios) // 10] <= 4.0
+
+
+def test_the_position_is_that_of_the_fair_order() -> None:
+    simulation = Simulation(SlotPool("gpu", 1))
+    simulation.submit("flood")
+    flood = [simulation.submit("flood") for _ in range(50)]
+    quiet = simulation.submit("quiet")
+    assert simulation.scheduler.position(flood[-1].ticket)[0] == 51
+    assert simulation.scheduler.position(quiet.ticket)[0] <= 2
 
 
 def test_the_next_tick_is_the_earliest_end_of_a_wait_or_of_a_phase() -> None:
