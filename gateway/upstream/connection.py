@@ -17,6 +17,7 @@ counts as cut short.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import zlib
 from collections.abc import Callable, Sequence
@@ -149,12 +150,12 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, head: bytes, body: Sequence[bytes | memoryview], sink: Sink) -> None:
         """Begin an exchange. The connection must be IDLE; it need not be made yet."""
         transport = self._transport
+        self.sent = False
         if self.phase is not UpstreamPhase.IDLE or (transport is not None and transport.is_closing()):
             sink.ended(End.CUT_SHORT)  # it was closed while it was kept for reuse
             return
         self.phase = UpstreamPhase.WAITING
         self.exchanges += 1
-        self.sent = False
         self._sink = sink
         self.received_bytes = False
         self._parser = httptools.HttpResponseParser(self)
@@ -202,6 +203,19 @@ class UpstreamConnection(asyncio.Protocol):
         """True if another exchange may begin."""
         transport = self._transport
         return self.phase is UpstreamPhase.IDLE and transport is not None and not transport.is_closing()
+
+    @property
+    def has_unread_input(self) -> bool:
+        """True if the socket has bytes or an end that the event loop has not read yet.
+
+        On an idle connection either means that the backend will not answer another request on it.
+        """
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close the socket now, in whatever phase it is. Unsent bytes are dropped."""

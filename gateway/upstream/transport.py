@@ -8,9 +8,10 @@ There are two ways to use it:
 * `handle_async_request(request)` is httpx's own interface, for responses that are read as a whole.
 
 Streams never reuse a connection, because llama-server closes it after every stream. Other responses do:
-llama-server closes an idle connection after five seconds, so one is kept for less than that. If a reused
-connection turns out to be stale (closed without a byte of a response), the request is sent again, once, on a
-new connection.
+llama-server closes an idle connection after five seconds, so one is kept for less than that. A connection
+that the backend has closed meanwhile is not used. If it closes one at the moment of the send, the request is
+sent again, once, on a new connection: the backend cannot have begun the work in `STALE_S`. A connection that
+is closed later than that is not stale. Then the work may have begun, and the request is not sent again.
 
 A backend on the same machine accepts a connection at once. The request then leaves in the same call that made
 it, and the event loop gets the socket while the backend is already working.
@@ -38,6 +39,9 @@ __all__ = ["UpstreamExchange", "UpstreamTransport"]
 
 IDLE_S = 4.0
 """Seconds for which an idle connection is kept. llama-server closes it after five."""
+STALE_S = 0.02
+"""A reused connection that is closed so soon after the send was closed before the backend read the request.
+The close crosses the request on its way, so it arrives within one round trip."""
 
 
 class UpstreamExchange:
@@ -143,11 +147,19 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         return UpstreamExchange(connection)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        connection = self._take_idle()
-        if connection is not None:
-            with contextlib.suppress(_StaleConnection):
-                return await self._respond(request, connection)
-        return await self._respond(request, UpstreamConnection(asyncio.get_running_loop()))
+        loop, kept = asyncio.get_running_loop(), self._take_idle()
+        if kept is None:
+            return await self._respond(request, UpstreamConnection(loop))
+        with contextlib.suppress(_StaleConnection):
+            return await self._respond(request, kept)
+        try:
+            return await self._respond(request, UpstreamConnection(loop))
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            # The backend is gone, and the request may be the reason, because it was sent. So this is no
+            # connect error, which would allow another backend to be tried.
+            raise httpx.ReadError(
+                "the backend closed a kept connection and is gone", request=request
+            ) from error
 
     async def aclose(self) -> None:
         """Close every connection. This takes a second at most, in which the sockets close."""
@@ -164,13 +176,16 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         reused = connection.exchanges > 0
         body = ResponseBody(connection, keep=self._keep)
         upstream_request = UpstreamRequest.of(request)
+        sent_at = asyncio.get_running_loop().time()
         connection.send(upstream_request.head, upstream_request.body, body)
         if not reused:
             self._dial(connection)
         try:
             status, headers = await body.started
         except httpx.TransportError as error:
-            if reused and body.end is End.CUT_SHORT and not connection.received_bytes:
+            closed_at_once = asyncio.get_running_loop().time() - sent_at < STALE_S
+            cut_short = body.end is End.CUT_SHORT and not connection.received_bytes
+            if reused and cut_short and (closed_at_once or not connection.sent):
                 raise _StaleConnection from error
             error.request = request
             raise
@@ -233,7 +248,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         while self._idle:
             connection, (until, timer) = self._idle.popitem()
             timer.cancel()
-            if connection.reusable and now < until:
+            if connection.reusable and now < until and not connection.has_unread_input:
                 return connection
             connection.close()
         return None
@@ -253,7 +268,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
 
 
 class _StaleConnection(Exception):
-    """A reused connection was closed before a byte of the response came."""
+    """A reused connection was closed before the backend can have begun the work."""
 
 
 def _sent_at_once(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.client import read_stream
+from tests.support.connection import ReceivedRequest
 from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
-from tests.support.script import Rst, Script, Sleep, Write, stream
+from tests.support.script import Fin, Rst, Script, Sleep, Write, stream
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +150,54 @@ async def test_a_kept_connection_that_went_stale_is_replaced_in_silence(*, strea
         fu.scripts[CHAT] = [Write(whole)] if not streaming else stream(T("a"), DONE)
         assert (await ask(gateway.url, stream=streaming)).status == 200
         assert len(fu.generations) == 2
+
+
+WHOLE: Script = [Write(answer(200, {"choices": []}))]
+
+
+def after_the_first(script: Script) -> Callable[[ReceivedRequest], Script]:
+    """Answer the first request, whose connection is kept. Play `script` for each that follows."""
+    scripts: Iterator[Script] = itertools.chain([WHOLE], itertools.repeat(script))
+    return lambda _: next(scripts)
+
+
+@pytest.mark.parametrize("end", [Rst(), Fin()], ids=["RST", "FIN"])
+async def test_request_is_not_sent_again_after_its_work_may_have_begun(end: Rst | Fin) -> None:
+    """A kept connection that the backend closes after some time was not stale."""
+    fu = ScriptedUpstream(scripts={CHAT: after_the_first([Sleep(0.15), end])})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        assert (await ask(gateway.url, stream=False)).status == 200
+        got = await ask(gateway.url, stream=False)
+        assert (got.status, got.error["code"]) == (502, "upstream_truncated")
+        assert len(fu.generations) == 2
+
+
+async def test_request_on_a_connection_that_closes_at_the_send_is_sent_again() -> None:
+    scripts: Iterator[Script] = iter([WHOLE, [Rst()], WHOLE])
+    fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        assert (await ask(gateway.url, stream=False)).status == 200
+        assert (await ask(gateway.url, stream=False)).status == 200
+        assert len(fu.generations) == 3
+
+
+async def test_request_that_ends_a_backend_at_once_is_not_given_to_the_next() -> None:
+    """The kept connection closes at the send, and then nothing listens any more."""
+    first, second = two([])
+
+    def die(request: ReceivedRequest) -> Script:
+        if len(first.generations) == 1:
+            return WHOLE
+        first.stop_listening()
+        return [Rst()]
+
+    first.scripts[CHAT] = die
+    async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        assert (await ask(gateway.url, stream=False)).status == 200
+        got = await ask(gateway.url, stream=False)
+        assert (got.status, got.error["code"]) == (502, "upstream_truncated")
+        assert (len(first.generations), len(second.generations)) == (2, 0)
 
 
 async def test_a_request_that_is_cancelled_as_its_first_attempt_fails_is_not_tried_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import socket
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -704,3 +705,29 @@ async def cancelled(*work: asyncio.Future[Any]) -> None:
         task.cancel()
     await asyncio.wait(work, timeout=2)
     assert all(task.done() for task in work)
+
+
+async def test_kept_connection_that_the_backend_has_closed_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even if the event loop has not read the end yet. So nothing is sent twice."""
+    monkeypatch.setattr("slotgate.gateway.upstream.transport.STALE_S", 0.0)
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = httpx.URL(f"http://127.0.0.1:{server.getsockname()[1]}")
+        transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5.0)
+
+        async def asked() -> int:
+            response = await transport.handle_async_request(httpx.Request("POST", url, content=b"{}"))
+            await response.aread()
+            return response.status_code
+
+        for _ in range(2):
+            asking = asyncio.Task(asked(), loop=loop, eager_start=True)  # no turn of the loop between
+            connection, _ = await loop.run_in_executor(None, server.accept)
+            with connection:
+                await loop.run_in_executor(None, connection.recv, 4096)
+                connection.sendall(answer(200, {}))
+                assert await asking == 200
+                assert transport.idle == 1
+        await transport.aclose()
