@@ -714,6 +714,7 @@ async def test_kept_connection_that_the_backend_has_closed_is_not_used(
     monkeypatch.setattr("slotgate.gateway.upstream.transport.STALE_S", 0.0)
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(2)
         url = httpx.URL(f"http://127.0.0.1:{server.getsockname()[1]}")
         transport = UpstreamTransport(BackendAddress.of(url, None), connect_timeout_s=5.0)
 
@@ -722,12 +723,17 @@ async def test_kept_connection_that_the_backend_has_closed_is_not_used(
             await response.aread()
             return response.status_code
 
-        for _ in range(2):
-            asking = asyncio.Task(asked(), loop=loop, eager_start=True)  # no turn of the loop between
-            connection, _ = await loop.run_in_executor(None, server.accept)
-            with connection:
-                await loop.run_in_executor(None, connection.recv, 4096)
-                connection.sendall(answer(200, {}))
-                assert await asking == 200
-                assert transport.idle == 1
+        def serve_one() -> socket.socket:
+            connection, _ = server.accept()
+            connection.recv(4096)
+            connection.sendall(answer(200, {}))
+            return connection
+
+        first = loop.run_in_executor(None, serve_one)
+        assert await asked() == 200
+        kept = await first
+        second = loop.run_in_executor(None, serve_one)
+        kept.close()
+        assert await asked() == 200  # its first step follows without a turn of the loop
+        (await second).close()
         await transport.aclose()
