@@ -51,9 +51,12 @@ class RequestReader:
             return ParsedRequest(parameters, members, body, len(body), measured(members, body))
         content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
-        async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s):
-            form.feed(piece)
-        form.finish()
+        try:
+            async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s):
+                form.feed(piece)
+            form.finish()
+        finally:
+            form.close()
         members = form.members()
         parameters = RequestParameters.from_members(members, endpoint.body_format)
         prompt = PromptSize(0, audio_bytes=form.size)

@@ -86,6 +86,7 @@ class StreamedAnswer:
             if (watch.gone or watch.stalled) and not (out is not None and out.complete):
                 raise ClientGone
         finally:
+            self._cancelled = None  # if it was raised, its traceback holds this object
             if out is not None:
                 out.discard()
             if self._frames is not None:

@@ -75,7 +75,7 @@ class Form:
         """The name of the current part, or None if it is not a field."""
         self._field: _Field | None = None
         self._ended = False
-        self._parser = MultipartParser(
+        self._parser: MultipartParser | None = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._part_begins,
@@ -100,6 +100,7 @@ class Form:
             ):  # the parser would skip text to find a delimiter in the same piece
                 raise _invalid("it does not begin with its boundary")
             self._begins_at = self.size + len(piece) - len(beginning)
+        assert self._parser is not None
         try:
             self._parser.write(piece)
         except MultipartParseError as error:
@@ -107,7 +108,12 @@ class Form:
         self._pieces.append(piece)
         self.size += len(piece)
 
+    def close(self) -> None:
+        """Let go of the parser, whose callbacks refer to this form. Nothing can be fed after that."""
+        self._parser = None
+
     def finish(self) -> None:
+        """Raises `ClientError` if the form is not complete."""
         if not self._ended:
             raise _invalid("it has no end")
 

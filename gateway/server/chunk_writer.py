@@ -28,7 +28,7 @@ class ChunkWriter:
     def __init__(
         self, cycle: RequestResponseCycle, flow: FlowControl, write: Callable[[bytes], None]
     ) -> None:
-        self._cycle = cycle
+        self._cycle: RequestResponseCycle | None = cycle
         self._flow = flow
         self._write = write
         self._open = False
@@ -60,12 +60,18 @@ class ChunkWriter:
         """Look again at the server's side, which has changed."""
         self.now = self._write if self._open and self._flows else None
 
+    def end(self) -> None:
+        """Forbid direct writes for good, and let go of the request, whose scope refers to this object."""
+        self.shut()
+        self._cycle = None
+
     @property
     def _flows(self) -> bool:
         """True if a chunked response is under way and its client keeps up."""
         cycle = self._cycle
         return (
-            cycle.chunked_encoding is True
+            cycle is not None
+            and cycle.chunked_encoding is True
             and not cycle.response_complete
             and not cycle.disconnected
             and not self._flow.write_paused

@@ -133,6 +133,7 @@ class ClientConnection(HttpToolsProtocol):
         self._client_gone()
         super().connection_lost(exc)
         self._registry.closed()
+        self._forget_requests()
 
     def eof_received(self) -> None:
         """The client counts as gone now. The transport closes by itself, but only when all bytes are sent."""
@@ -261,6 +262,9 @@ class ClientConnection(HttpToolsProtocol):
         as a whole, uvicorn reads the rest for as long as it comes."""
         self._registry.total_requests += 1
         answered, self._running = self._running, None
+        self._end_writer()
+        if answered is not None:
+            answered.body = bytearray()  # uvicorn keeps the last request, and its body may not be read
         if self.phase is ConnectionPhase.LEAVING:
             return
         self.flow.resume_reading()
@@ -340,6 +344,24 @@ class ClientConnection(HttpToolsProtocol):
     def _judge_writer(self) -> None:
         if self.writer is not None:
             self.writer.judge()
+
+    def _end_writer(self) -> None:
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.end()
+
+    def _forget_requests(self) -> None:
+        """Let go of everything that refers back to this lost connection.
+
+        Otherwise they would keep each other, and the bytes of a body that was not read, until the next run of
+        the garbage collector. A request that still runs is kept by its task.
+        """
+        self._end_writer()
+        self._plain_head = b""
+        self.pipeline.clear()
+        self.headers = []
+        for name in ("cycle", "scope", "parser"):
+            setattr(self, name, None)
 
     # -- phases
 

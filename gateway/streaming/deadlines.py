@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from slotgate.gateway.streaming.alarm import Alarm
 
@@ -103,7 +104,9 @@ class Deadlines:
         self._alarm.set_no_later(self._loop.time() + self._look_s)
 
     def close(self) -> None:
+        """End the watch, and let go of the functions: they refer to the request, which refers to this."""
         self._alarm.close()
+        self._times = self._on_keepalive = self._on_expired = _gone
 
     def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
         """Return the time at which each limit is due, if the phases that have not begun begin now."""
@@ -159,3 +162,7 @@ class Deadlines:
             self._on_expired(limit)
         if keepalive and not expired and times.sending_since is None:
             self._on_keepalive()
+
+
+def _gone(*_: object) -> NoReturn:
+    raise RuntimeError("the deadlines are closed")

@@ -348,11 +348,14 @@ class UpstreamConnection(asyncio.Protocol):
             and self.phase is not UpstreamPhase.CLOSED
         ):
             log.warning("internal error", error=repr(failure), exc_info=failure)
+        if failure is not None:
+            _without_tracebacks(failure)
         if dialling.cancelled() or failure is not None:
             self._end(End.CUT_SHORT if self.sent else End.UNREACHABLE)
             self.close()
             if self._socket is not None:
                 self._socket.close()
+            self._unsent = []
             self.connection_lost(None)
 
     def _yield_to_other_sockets(self) -> None:
@@ -384,6 +387,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.phase = phase
         if sink is not None:
             sink.ended(end)
+
+
+def _without_tracebacks(error: BaseException) -> None:
+    """Remove the tracebacks of an error and its causes: their frames hold the connection that keeps it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
 
 
 def _decompressed(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[bytes], None]:

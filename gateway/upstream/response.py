@@ -17,8 +17,9 @@ class ResponseBody(httpx.AsyncByteStream):
 
     def __init__(self, connection: UpstreamConnection, *, keep: Callable[[UpstreamConnection], None]) -> None:
         """`keep` is called with the connection when the response is complete."""
-        self.started: asyncio.Future[tuple[int, Headers]] = asyncio.get_running_loop().create_future()
-        """Status and headers. Fails with an `httpx.TransportError` if none come."""
+        self.started: asyncio.Future[tuple[int, Headers] | None] = asyncio.get_running_loop().create_future()
+        """Status and headers, or None if none come. It holds no error: the error's traceback would hold this
+        object, and the two would keep the request's body alive."""
         self.end: End | None = None
         """None until the exchange is over."""
         self._connection = connection
@@ -42,7 +43,7 @@ class ResponseBody(httpx.AsyncByteStream):
         if end is End.COMPLETE:
             self._keep(self._connection)
         if not self.started.done():
-            self.started.set_exception(transport_error(end, self._connection))
+            self.started.set_result(None)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:

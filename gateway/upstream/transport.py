@@ -181,17 +181,18 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         if not reused:
             self._dial(connection)
         try:
-            status, headers = await body.started
-        except httpx.TransportError as error:
-            closed_at_once = asyncio.get_running_loop().time() - sent_at < STALE_S
-            cut_short = body.end is End.CUT_SHORT and not connection.received_bytes
-            if reused and cut_short and (closed_at_once or not connection.sent):
-                raise _StaleConnection from error
-            error.request = request
-            raise
+            started = await body.started
         except BaseException:
             connection.close()
             raise
+        if started is None:
+            assert body.end is not None
+            closed_at_once = asyncio.get_running_loop().time() - sent_at < STALE_S
+            cut_short = body.end is End.CUT_SHORT and not connection.received_bytes
+            if reused and cut_short and (closed_at_once or not connection.sent):
+                raise _StaleConnection
+            raise transport_error(body.end, connection)
+        status, headers = started
         return httpx.Response(status, headers=headers, stream=body, extensions={"http_version": b"HTTP/1.1"})
 
     # -- connecting

@@ -1,0 +1,150 @@
+"""A request is freed when it ends, however it ends, and with it everything that came and went with it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotgate.gateway.auth.keys import hash_key
+from tests.e2e.test_endings import WAYS, Visit
+from tests.support.answer import exchange
+from tests.support.client import request_bytes
+from tests.support.connection import ReceivedRequest
+from tests.support.endpoints import MODEL, Way
+from tests.support.garbage import cycles, without_collector
+from tests.support.gateway import CHAT, chat, running_gateway, settings_for
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import DONE, END, STOP, H, answer, chunked, error_body
+from tests.support.script import Fin, Script, Stall, Write
+from tests.support.scripted import ScriptedUpstream
+from tests.support.served import Served, backend_table, served_gateway
+
+pytestmark = pytest.mark.anyio
+
+SLOTS = 40
+FILLER = "x" * 3000
+"""Makes every body so large that it is found, whatever refers to it."""
+
+
+class LargeVisit(Visit):
+    def __init__(self, *args: Any) -> None:  # noqa: ANN401
+        super().__init__(*args)
+        self.members = {**self.members, "user": FILLER}
+
+
+ENDINGS = [name for name in vars(Visit) if name.startswith("with_") and name != "with_all_slots_taken"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "stream"), WAYS, ids=[f"{way} {stream}" for way, stream in WAYS])
+async def test_no_ended_request_waits_for_the_garbage_collector(way: Way, stream: bool) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: []}, llama=LlamaLike(SLOTS, model=MODEL))
+    tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")], "max_concurrent": 1}]
+    given: dict[str, Any] = {
+        "tenant": tenants,
+        "server": {"port": 0, "max_body_bytes": 8000},
+        "timeouts": {"first_byte_s": 0.3, "idle_s": 0.3},
+        "admission": {"queue_timeout_s": 0.5},
+    }
+    found: dict[str, list[str]] = {}
+    async with fu, running_gateway(settings_for(fu.url, **given)) as gateway:
+        visit = LargeVisit(way, stream, gateway, fu)
+        for name in ENDINGS:
+            with without_collector():
+                await getattr(visit, name)()
+                await gateway.until(lambda: gateway.idle and not gateway.server.connections.tasks)
+                await gateway.until(lambda: not gateway.server.connections.connections)
+                await asyncio.sleep(0.01)
+                if left := cycles():
+                    found[name] = left
+    assert found == {}, "\n".join(f"{name}: {left}" for name, left in found.items())
+
+
+MIB = 1024 * 1024
+REQUESTS = 10
+KEY = b"x-api-key: sg-a"
+JSON = b"content-type: application/json"
+ALLOWED = 100 * MIB
+"""One body and a copy of it may stay in the allocator. Ten bodies that stay are 300 MiB."""
+
+
+def resident(served: Served) -> int:
+    lines = Path(f"/proc/{served.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def large(*, model: str = "m", stream: bool = False, size: int = 30 * MIB, end: bytes = b"}") -> bytes:
+    wanted = b"true" if stream else b"false"
+    head = b'{"model":"%b","stream":%b,"messages":[{"role":"user","content":"' % (model.encode(), wanted)
+    return request_bytes("POST", CHAT, KEY, JSON, body=head + b"x" * size + b'"}]' + end)
+
+
+async def leave(served: Served) -> None:
+    async with await served.client() as client:
+        await client.send(large(stream=True))
+        await asyncio.sleep(0.3)
+
+
+async def leave_the_upload(served: Served) -> None:
+    async with await served.client() as client:
+        await client.send(large()[: 20 * MIB])
+
+
+def answered(status: int, request: Callable[[], bytes]) -> Callable[[Served], Awaitable[None]]:
+    async def ask(served: Served) -> None:
+        assert (await exchange(served.url, request(), within=20)).status == status
+
+    return ask
+
+
+LARGE_ENDINGS: dict[str, Callable[[Served], Awaitable[None]]] = {
+    "success": answered(200, large),
+    "success as a stream": answered(200, lambda: large(stream=True)),
+    "400": answered(400, lambda: large(end=b"]")),
+    "400 from the backend": answered(400, lambda: large(model="refused")),
+    "404": answered(404, lambda: large(model="none")),
+    "413": answered(413, lambda: large(size=33 * MIB)),
+    "429": answered(429, lambda: large(model="m").replace(b"sg-a", b"sg-b")),
+    "the client left": leave,
+    "the client left its upload": leave_the_upload,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", LARGE_ENDINGS)
+async def test_bodies_of_30_mb_leave_nothing_in_memory(ending: str, tmp_path: Path) -> None:
+    ways: dict[bytes, Script] = {
+        b'"model":"refused"': [Write(answer(400, error_body(400, "no", "odd")))],
+        b'"stream":true': [Write(H + chunked(STOP, DONE) + END), Fin()],
+    }
+    if ending == "the client left":
+        ways[b'"stream":true'] = [Stall()]
+    whole: Script = [Write(answer(200, {"choices": []}))]
+
+    def script(request: ReceivedRequest) -> Script:
+        return next((script for sign, script in ways.items() if sign in request.body[:300]), whole)
+
+    fu = ScriptedUpstream(script, llama=LlamaLike(SLOTS))
+    tenants = [("a", "sg-a", ""), ("b", "sg-b", "requests_per_minute = 1\n")]
+    tables = [
+        f'[[tenant]]\nname = "{name}"\nkey_hashes = ["{hash_key(key)}"]\n{more}'
+        for name, key, more in tenants
+    ]
+    async with fu:
+        backend = backend_table(fu.url).replace('["m"]', '["m", "refused"]')
+        async with served_gateway(tmp_path, "\n".join([backend, *tables])) as served:
+            if ending == "429":
+                small = request_bytes("POST", CHAT, b"x-api-key: sg-b", json=chat(stream=False, model="m"))
+                await exchange(served.url, small, within=20)
+            for _ in range(2):
+                await LARGE_ENDINGS[ending](served)
+            before = resident(served)
+            for _ in range(REQUESTS):
+                await LARGE_ENDINGS[ending](served)
+                fu.requests.clear()
+                fu.generations.clear()
+            grown = resident(served) - before
+    print(f"{ending}: {grown / MIB / REQUESTS:+.1f} MiB a request")
+    assert grown < ALLOWED
