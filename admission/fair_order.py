@@ -9,9 +9,9 @@ who wait where it may be served; if nobody waits there, to that of the tenant th
 never lifted to anything with guesses in it: a newcomer would start as far ahead as all running requests are
 overestimated. Where its model is served by pools that have different crowds, the highest of their levels
 counts, so that no crowd has to let a newcomer make up for what went on elsewhere.
-A tenant that comes back within `RETURN_S` keeps what it was behind the others when its last ticket
-left the queue: clients send the next request when they have the answer, and short requests need
-several turns for one of the long ones.
+A tenant that comes back within `RETURN_S` keeps what it was behind the others when its last ticket left
+the queue, but no more than one long request: clients send the next request when they have the answer, and
+short requests need several turns for one of the long ones.
 
 **Batch.** The two priorities share by work too. Each class has a clock that moves by contested work, that
 is by what is granted while the other class waits at the same pool. Interactive goes first while its clock
@@ -40,6 +40,7 @@ BATCH_TURN = 8
 RETURN_S = 10.0
 REFRESH_S = 1.0
 """A running lease's guess becomes fact at least so often."""
+_TURN_DECAY = 0.98
 _REMEMBERED = 512
 """Tenants that an order keeps in mind at least, after all that they had here has ended."""
 
@@ -94,6 +95,8 @@ class FairOrder:
         self._contested_at = 0.0
         self._turns_left = 0
         """Interactive requests that still go ahead of batch work that has just begun to wait."""
+        self._turn = [0.0, 0.0]
+        """By priority: what the longest of the latest requests took, divided by its tenant's weight."""
         self._sweep_at = 2 * _REMEMBERED
 
     def __repr__(self) -> str:
@@ -139,7 +142,8 @@ class FairOrder:
         account.waits[priority] -= 1
         if not account.waits[priority]:
             level = flow.rivals_level(now)
-            account.lag[priority] = 0.0 if level is None else level - account.clocks[priority].settled
+            lag = 0.0 if level is None else level - account.clocks[priority].settled
+            account.lag[priority] = min(lag, self._turn[priority])
             account.left_at[priority] = now
             self._waiting[priority] -= 1
             self._waiting_weight[priority] -= self.weight(account.tenant)
@@ -199,6 +203,9 @@ class FairOrder:
         account = charge.account
         del account.charges[charge]
         self._contested.pop(charge, None)
+        turn = charge.held / self.weight(account.tenant)
+        for priority in Priority:
+            self._turn[priority] = max(turn, _TURN_DECAY * self._turn[priority])
         account.restate()
 
     def charge_held(self, tenant: str, priority: Priority, slot_seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.fairness.crowds import Promise, promises
 from bench.fairness.experiments import Arrival, Batch, Queue, Shares, batch, newcomers, queues, shares
 from bench.fairness.page import page
 from bench.fairness.picture import picture
@@ -17,10 +18,11 @@ class Figures:
     arrivals: tuple[Arrival, ...]
     batch: Batch
     queues: tuple[Queue, ...]
+    promises: tuple[Promise, ...]
 
     @property
     def page(self) -> str:
-        return page(self.shares, self.arrivals, self.batch, self.queues)
+        return page(self.shares, self.arrivals, self.batch, self.queues, self.promises)
 
     @property
     def picture(self) -> str:
@@ -33,4 +35,5 @@ def measure() -> Figures:
         arrivals=tuple(newcomers(slots) for slots in (1, 2, 4, 8)),
         batch=batch(),
         queues=tuple(queues()),
+        promises=promises(),
     )

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.fairness.crowds import Promise
 from bench.fairness.experiments import CROWD, SLOTS, Arrival, Batch, Queue, Shares
 from bench.table import markdown
 
 __all__ = ["page"]
 
 
-def page(shares: Sequence[Shares], arrivals: Sequence[Arrival], batch: Batch, queues: Sequence[Queue]) -> str:
+def page(
+    shares: Sequence[Shares],
+    arrivals: Sequence[Arrival],
+    batch: Batch,
+    queues: Sequence[Queue],
+    promises: Sequence[Promise],
+) -> str:
     return f"""# Many tenants on few slots
 
 This page shows how the gateway's scheduler shares slots among tenants. `make fairness` writes it and its
@@ -37,6 +44,12 @@ Promise: each tenant gets the share of its weight, within 3 %.
 Promise: at most one. The last column shows the wait in a queue without fairness (first come, first served).
 
 {_arrival_table(arrivals)}
+
+## The next minutes
+
+Crowds as gateways see them, each with a promise about the next minutes. Shares are parts of the slot time.
+
+{_promise_table(promises)}
 
 ## Batch work advances
 
@@ -87,6 +100,13 @@ def _arrival_table(arrivals: Sequence[Arrival]) -> str:
         for arrival in arrivals
     ]
     return markdown(["slots", "mean wait", "longest wait", "wait without fairness"], rows)
+
+
+def _promise_table(promises: Sequence[Promise]) -> str:
+    rows = [
+        [one.crowd, one.figure, f"{one.least:g} to {one.most:g}", f"{one.result:.3g}"] for one in promises
+    ]
+    return markdown(["crowd", "figure", "promise", "result"], rows)
 
 
 def _queue_table(queues: Sequence[Queue]) -> str:

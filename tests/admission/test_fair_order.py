@@ -312,6 +312,24 @@ def test_clocks_go_along_when_pools_are_connected_and_separated() -> None:
     assert not simulation.scheduler._charges
 
 
+def test_short_requests_with_pauses_save_up_no_claim() -> None:
+    """A client that pauses between its requests is behind the others all the time, and owed one request."""
+    simulation = Simulation(SlotPool("gpu", 2))
+
+    def chat() -> None:
+        simulation.submit("quiet", then=lambda: simulation.at(simulation.now + 2.0, chat))
+
+    chat()
+    for _ in range(8):
+        simulation.keep_busy("busy", seconds=5.0)
+    simulation.run(1000.0)
+    before = simulation.work_of("quiet")
+    for _ in range(300):
+        simulation.submit("quiet")
+    simulation.run(100.0)
+    assert simulation.work_of("quiet") - before == pytest.approx(100, abs=20)
+
+
 # -- within one tenant
 
 

@@ -44,6 +44,12 @@ def test_batch_advances_under_constant_interactive_load() -> None:
     assert all(later > earlier for earlier, later in zip(batch.batch, batch.batch[1:], strict=False))
 
 
+@pytest.mark.parametrize("number", range(16))
+def test_a_promise_about_the_next_minutes_is_kept(number: int) -> None:
+    promise = figures().promises[number]
+    assert promise.kept, promise
+
+
 def test_ten_thousand_waiting_cost_no_more_than_ten() -> None:
     one_few, one_many, each_few, each_many = figures().queues
     assert one_many.instructions == pytest.approx(one_few.instructions, rel=0.01)
