@@ -37,7 +37,7 @@ def kind_of(demand: Demand) -> TicketKind:
 
 
 class Flow:
-    """Tickets that ask alike, in arrival order."""
+    """The tickets of one tenant, model and kind, in arrival order."""
 
     __slots__ = ("account", "entry", "kind", "model_queue", "order", "priority", "tickets")
 
@@ -60,7 +60,7 @@ class Flow:
 
     @property
     def value(self) -> float:
-        """What the clock of its tenant shows."""
+        """The time on the clock of its tenant, by which flows are ranked."""
         return self.account.clocks[self.priority].value
 
     def join(self, ticket: Ticket, now: float) -> None:

@@ -7,7 +7,7 @@ The limits of a minute are token buckets: full at first and filled evenly. Each 
 and the difference to the real count is taken or given back when that is known. A level may go below zero by
 such a correction: then the tenant waits for longer. Requests that need no slot have a bucket of their own.
 
-The limit of a day counts UTC days. `restore` hands in what was used before this process began.
+The limit of a day counts UTC days. `restore` adds the use of earlier processes on the same day.
 
 **A reservation is not use.** Running requests hold their estimates, which are mostly too high. So only what
 is settled can use up a day. Where reservations alone are in the way, the tenant is told to come again when a
@@ -44,13 +44,13 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """The state of one limit of a minute."""
+    """The state of one limit per minute."""
 
     limit: int
     remaining: int
-    """What can be taken now; running reservations are subtracted."""
+    """Requests or tokens that can be taken now. Running reservations are subtracted."""
     full_in_s: float
-    """Seconds until nothing of it is used, if no running request used anything."""
+    """Seconds until the bucket is full again, if the running requests use nothing."""
 
 
 class TokenBucket:
@@ -81,7 +81,7 @@ class TokenBucket:
         self._level = min(float(self.limit), self._filled(now) - amount)
 
     def resize(self, limit: int, now: float) -> None:
-        """What was used stays used, but makes no debt that was not there."""
+        """Change the limit. Use that was counted stays counted, but makes no new debt."""
         before = self._filled(now)
         self._level = max(limit - (self.limit - before), min(before, 0.0))
         self.limit = limit
@@ -99,7 +99,7 @@ class TokenBucket:
 
 
 class TenantAccount:
-    """One tenant's limits, and what is used and reserved of them."""
+    """One tenant's limits, with the used and the reserved part of each."""
 
     __slots__ = (
         "_duration_s",
@@ -153,7 +153,7 @@ class TenantAccount:
         _take_request(self.slot_free_requests, self._limiter.clock())
 
     def release(self, reservation: UsageReservation) -> None:
-        """The reservation's request runs no longer: what it holds is given back."""
+        """Give back all that the reservation holds, because its request has ended."""
         if reservation.day == self._limiter.day:
             self.reserved_today = max(0.0, self.reserved_today - reservation.of_day)
         if reservation.bucket is not None:
@@ -201,7 +201,7 @@ class TenantAccount:
 
 
 class UsageReservation:
-    """What one running request holds of its tenant's limits."""
+    """The part of a tenant's limits that one running request holds."""
 
     __slots__ = ("_account", "_began_at", "_used", "bucket", "day", "of_day", "tokens")
 
@@ -237,7 +237,7 @@ class UsageReservation:
         self._used = tokens
 
     def refund(self) -> None:
-        """The request never ran: everything is as if it had not been asked."""
+        """Give back everything that was taken, because the request never ran."""
         account = self._account
         if account is None:
             return
@@ -261,7 +261,7 @@ class Limiter:
         return f"<Limiter of {len(self._accounts)} tenants>"
 
     def configure(self, limits: Mapping[str, TenantLimits]) -> None:
-        """The limits by tenant, from now on; what was used before stays used.
+        """Set the limits of all tenants. Use that was counted before stays counted.
 
         A tenant without limits has an account too: a quota that it is given later counts the whole day.
         """
@@ -274,7 +274,7 @@ class Limiter:
                 self._accounts[tenant] = TenantAccount(wanted, self)
 
     def restore(self, day: datetime.date, tokens: Mapping[str, float]) -> None:
-        """What was used on this day before this process began."""
+        """Add the tokens that tenants used on this day before this process began."""
         if day == self.day:
             for tenant, used in tokens.items():
                 if tenant in self._accounts:

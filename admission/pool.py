@@ -1,22 +1,22 @@
-"""The slots of one backend: how many there are, who holds them, which are not known to be idle.
+"""Counts the slots of one backend: those leased, in quarantine, being cleaned, and used by others.
 
     free = total - live leases - quarantined - being cleaned - foreign        (never below zero)
 
-`total` follows the backend: shrinking evicts nobody, growing grants at once. Foreign work (of others,
-on a shared backend) lowers what is free while it lasts and takes no slot away for good.
+`total` follows the backend. If it shrinks, running leases keep their slots; if it grows, the new slots are
+granted at once. Foreign work (that of other programs on a shared backend) lowers `free` only while it lasts.
 
-**A pool that numbers its slots** gives each lease the numbers of those it holds, so that the request can
-say which slot is to serve it, and a slot that an isolated request has used is cleaned before the next one
-gets it. Everybody has to say it then, or the backend would put somebody into a slot that is promised to
-another. A request that cannot, or that takes several slots, of which only one can be said, gets all.
+**A pool that numbers its slots** gives each lease the numbers of its slots, and the request names its slot to
+the backend (`id_slot`). So a slot that an isolated request has used can be cleaned before its next use. Every
+request must name a slot then; otherwise the backend could put it into the slot of another lease. A request
+names one slot at most. One that cannot name a slot, or needs several, therefore gets the whole pool.
 
-**A pool whose slots share one context** (llama-server's unified KV cache) has room for so many tokens,
-whatever its slots: when it runs out, llama-server ends everything that runs. So a lease also takes the tokens
-that its demand states, and one that would not fit waits. An answer without a limit would use up everything
-in the end; it gets one, by what a slot's share of the context leaves it. Who needs all there is runs alone,
-without one.
+**A pool whose slots share one context** (llama-server's unified KV cache) has room for a number of tokens.
+When the room runs out, llama-server ends all running requests. So a lease also takes the tokens that its
+demand states, and a request that would not fit waits. An answer without a limit would use up all room in the
+end, so it gets a limit: a slot's share of the context, minus the prompt. A request that needs the whole
+context runs alone and without a limit.
 
-This module never awaits and reads no clock. It changes counts; who gets a freed slot is the scheduler's.
+This module never awaits and reads no clock. It only counts; the scheduler decides who gets a freed slot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SERVICE_SMOOTHING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """Counts for the status page and metrics: `total` is the sum of the next four, unless it shrank."""
+    """Counts for the status page and metrics. `total` is the sum of the next four, unless the pool shrank."""
 
     total: int
     idle: int
@@ -46,11 +46,11 @@ class PoolStatus:
     foreign: int
     quarantined_oldest_s: float
     idle_s: float
-    """Seconds since the last lease ended; 0 while one lives, however its client reads."""
+    """Seconds since the last lease ended; 0 while a lease lives."""
 
 
 class SlotPool:
-    """`name` is the backend's, and the only one."""
+    """The slots of one backend. `name` is the name of the backend, and unique."""
 
     def __init__(self, name: str, total: int, *, shared: bool = False, admitting: bool = True) -> None:
         self.name = name
@@ -58,17 +58,17 @@ class SlotPool:
         self.admitting = admitting
         """False while the backend loads, drains or fails: no grants, but running leases go on."""
         self.loading_until: float | None = None
-        """While its backend loads: those who wait for it do not use up their time until then."""
+        """While its backend loads: the time until which waiting does not count against a ticket."""
         self.numbered = False
-        """Whether each lease is told which slots it holds. To be set before the first one."""
+        """True if each lease gets the numbers of its slots. Must be set before the first lease."""
         self.unclean: dict[int, float] = {}
-        """Slots in which an isolated request may have left something, and since when."""
+        """Number of a slot with traces of an isolated request -> the time since which it is unclean."""
         self.on_unclean: Final[list[Callable[[], None]]] = []
         """Called when slots have to be cleaned. The cleaner calls `cleaned` for each of them."""
         self.context = 0
         """Tokens that all slots share; 0: each has a context of its own."""
         self.on_trial = False
-        """One lease at a time: nobody knows whether the backend works."""
+        """True while one lease at a time is granted, because it is unknown if the backend works."""
         self.leases: dict[Lease, None] = {}
         self.quarantine = Quarantine(shared=shared)
         self.foreign = 0
@@ -79,19 +79,19 @@ class SlotPool:
         self.service_s: float | None = None
         """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
         self.idle_since = 0.0
-        """When the last lease ended: what idle logic looks at, and not at responses that are still open."""
+        """The time at which the last lease ended. Responses that clients still read do not count as use."""
         self.on_idle: Final[list[Callable[[], None]]] = []
         """Called when the last live lease has ended."""
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.on_quarantine: Final[list[Callable[[], None]]] = []
         """Called when slots have to be verified. Without a prober quarantined slots stay out."""
         self._trying: Lease | None = None
-        """The one that was granted on trial."""
+        """The lease that was granted on trial."""
         self._used: OrderedDict[int, None] = OrderedDict()
-        """The numbers of its slots, the one that was used longest ago first."""
+        """The numbers of used slots; the slot that was used longest ago comes first."""
         self._leased = 0
         self._ours_at_most = 0
-        """Slots that leases held when the last probe left, or were granted since."""
+        """Slots that leases held when the last probe left, plus slots that were granted since."""
 
     def __repr__(self) -> str:
         return (
@@ -111,36 +111,36 @@ class SlotPool:
 
     @property
     def withheld(self) -> int:
-        """Slots that nobody has and nobody gets: not known to be idle, or not clean."""
+        """Slots without a lease that cannot be granted: those in quarantine, and those not cleaned yet."""
         return len(self.quarantine) + len(self.unclean)
 
     def width_of(self, demand: Demand) -> int:
-        """How many slots a lease for it holds here."""
+        """Return the number of slots that a lease for this demand holds in this pool."""
         exact = not self.numbered or (demand.width == 1 and demand.numbered)
         return demand.width if exact else max(self.total, demand.width)
 
     @property
     def room(self) -> int:
-        """Tokens of a shared context that nobody holds; below zero when it shrank."""
+        """Tokens of the shared context that are not taken; below zero if the context shrank."""
         held = sum(lease.tokens for lease in self.leases)
         return self.context - held - sum(slot.tokens for slot in self.quarantine.slots)
 
     def tokens_of(self, demand: Demand) -> int:
-        """What a lease for it takes of a shared context: never more than there is, for then it runs alone."""
+        """Return the tokens of the shared context that a lease for this demand takes, at most all of it."""
         if not (self.context and demand.open_ended):
             return min(demand.tokens, self.context)
         share = self.context * self.width_of(demand) // max(1, self.total)
         return min(max(share, demand.tokens + share // 2), self.context)
 
     def answer_limit(self, demand: Demand) -> int | None:
-        """What is left of these tokens for each answer, where nothing else limits it."""
+        """Return the limit of tokens for each answer; None if it has its own or the request runs alone."""
         tokens = self.tokens_of(demand)
         if not demand.open_ended or tokens == self.context:
             return None
         return max(1, (tokens - demand.tokens) // demand.width)
 
     def has_room(self, demand: Demand) -> bool:
-        """Whether only a slot is missing, if anything is."""
+        """Return True if the shared context has room for this demand. There may still be no free slot."""
         return not self.context or self.tokens_of(demand) <= self.room
 
     def fits(self, demand: Demand) -> bool:
@@ -157,7 +157,7 @@ class SlotPool:
         self._ours_at_most += lease.width
 
     def give_back(self, lease: Lease, now: float) -> None:
-        """A lease has ended; its slots are idle or quarantined, as its outcome says."""
+        """End a lease. Its slots are idle or go into quarantine, as its outcome says."""
         del self.leases[lease]
         for number in lease.slots:
             self._used[number] = None
@@ -191,10 +191,10 @@ class SlotPool:
         now: float,
         busy: Collection[int] = (),
     ) -> int:
-        """`running` names the tasks that the backend was working on, in the slots `busy`; None if that stays
-        unknown.
+        """Note the answer to a probe, and return the number of slots that have left the quarantine.
 
-        To be called `SETTLE_S` after the answer came. Returns how many slots have left the quarantine.
+        `running` are the tasks that the backend was working on, or None if the answer could not be read.
+        `busy` are the numbers of their slots. Call this `SETTLE_S` after the answer came.
         """
         returned = self.quarantine.answered(probe, running, now, total=self.total, busy=busy)
         self._left(returned, now)
@@ -224,12 +224,12 @@ class SlotPool:
         return len(returned)
 
     def cleaned(self, number: int) -> None:
-        """Nothing of an isolated request is left in this slot."""
+        """Note that nothing of an isolated request is left in this slot, so that it can be granted again."""
         self.unclean.pop(number, None)
         self._used.pop(number, None)
 
     def restarted(self) -> None:
-        """The backend is a new process: whatever its slots were busy with is gone."""
+        """Forget all work of the backend, because it is a new process."""
         self.quarantine.clear()
         self.unclean.clear()
         self.foreign = 0
@@ -251,7 +251,7 @@ class SlotPool:
         )
 
     def _free_numbers(self, demand: Demand) -> list[int]:
-        """The one that holds most of the prompt comes first, then what is empty or was used longest ago."""
+        """Return the free slots: the one with most of the prompt, unused ones, then the longest idle."""
         taken = {number for lease in self.leases for number in lease.slots}
         taken.update(slot.number for slot in self.quarantine.slots if slot.number is not None)
         free = set(range(self.total)) - taken - self.unclean.keys()

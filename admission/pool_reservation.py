@@ -43,7 +43,7 @@ _HOLD_FACTOR = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """When a width will probably be there."""
+    """The time at which a width will probably be free."""
 
     at: float
     spare: int

@@ -17,21 +17,22 @@ and an answer to `/slots` counts as a result. Polling quickly therefore keeps th
 is among them, and among those of every answer since. So each answer is kept as a `ProbeResult`, from which
 later answers strike the tasks that have ended; of what is left, leases that had their slots for certain
 when the probe left, and are live still, account for one each. The rest bounds how many quarantined
-slots can be busy yet: so many stay, the others return, oldest first. (One answer alone would not do:
-where every slot but one is always busy with requests that say nothing before their end, it can never
-show that the one is idle.)
+slots can be busy yet: so many stay, the others return, oldest first. (One answer alone is not enough. If
+all other slots are always busy with requests that say nothing before their end, one answer can never show
+that the abandoned slot is idle.)
 
-Whatever could be either way counts against returning: a lease that ended or started while the probe was
-under way, or that is granted but not started, and of a wide lease only the one slot that it surely
-uses. An answer is to be read `SETTLE_S` after it came, because the end of a request may have been on
-its way at that moment.
+In every doubt a slot stays. A lease that ended or started while the probe was under way does not account for
+a task, nor does one that is granted but not started. A wide lease accounts for one task, of the slot that it
+surely uses.
+
+An answer is read `SETTLE_S` after it came, because the end of a request may have been on its way then.
 
 A request that was closed before its response headers may be about to take its slot: only a probe sent
 `UNSTARTED_S` (plus time for a big body to be parsed) after the close shows anything about it.
 
-**What no answer means.** Nothing, for a while: an answer may fail by chance. But no slot waits for ever for
-an answer that never comes. A slot of which no answer has shown anything for `max_s` seconds, for whatever
-reason, is freed by `expire`. A slot that answers keep showing busy is never freed in that way.
+**What a missing answer means.** At first it means nothing, because an answer may fail by chance. But no slot
+waits for ever: `expire` frees a slot if no answer could be read for `max_s` seconds. A slot that answers keep
+showing busy is never freed in that way.
 
 This module never awaits, reads no clock and opens no socket: the times are arguments.
 """
@@ -151,13 +152,13 @@ class Quarantine:
         return len(self.slots)
 
     def add(self, lease: Lease, now: float, *, total: int) -> None:
-        """Every slot of an abandoned lease, from the moment its connection was closed."""
+        """Add every slot of an abandoned lease when its connection is closed."""
         refills = lease.width >= total
         numbers = lease.slots or (None,) * lease.width
         self.slots += [QuarantinedSlot.of(lease, now, number=number, refills=refills) for number in numbers]
 
     def clear(self) -> None:
-        """The backend was restarted: nothing of ours is left in it."""
+        """Empty the quarantine, because the backend was restarted and has none of the abandoned work."""
         self._results.clear()
         self._keep([])
 
@@ -192,7 +193,7 @@ class Quarantine:
         return max(wanted, self._asked_at + SPACING_S)
 
     def sent(self, now: float, live: Iterable[Lease]) -> SlotProbe:
-        """A probe leaves now."""
+        """Note that a probe leaves now, and return it."""
         self._asked_at = now
         for slot in self.slots:
             slot.probed = True
@@ -209,10 +210,10 @@ class Quarantine:
         total: int,
         busy: Collection[int] = (),
     ) -> list[QuarantinedSlot]:
-        """These tasks were running when the backend answered; None if it gave no answer that can be read.
+        """Note the tasks that the answer names, and return the slots that have left the quarantine.
 
-        `busy` are the numbers of their slots, where slots are numbered: of two that may be the one that is
-        busy yet, it is the one that was seen so. Returns the slots that have left the quarantine.
+        `running` is None if the backend gave no answer that can be read. `busy` are the numbers of the slots
+        in which these tasks run. If one of two numbered slots must stay, the one that was seen busy stays.
         """
         self._asked_at = now
         if running is None:
@@ -249,7 +250,7 @@ class Quarantine:
         return returned
 
     def _keep(self, kept: list[QuarantinedSlot]) -> list[QuarantinedSlot]:
-        """Returns those that leave."""
+        """Keep only these slots, and return those that leave."""
         staying = {id(slot) for slot in kept}
         leaving = [slot for slot in self.slots if id(slot) not in staying]
         self.slots = [slot for slot in self.slots if id(slot) in staying]

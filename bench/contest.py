@@ -125,7 +125,7 @@ class Contest:
             self._samples.fail(reference.name, f"beside another: {str(error) or type(error).__name__}")
             return math.nan
 
-    async def _paced(self, contestant: Contestant, upstream: Target, streams: int) -> load.Paced:
+    async def _paced(self, contestant: Contestant, upstream: Target, streams: int) -> load.PacedRun:
         plan = self._plan
         return await load.paced(
             contestant.target,

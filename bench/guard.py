@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bench.instructions import counted
 from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 
-__all__ = ["BASELINE", "EVENTS", "LIMIT", "Work", "count", "events"]
+__all__ = ["BASELINE", "EVENTS", "LIMIT", "TokenWork", "count", "events"]
 
 EVENTS = 20_000
 LIMIT = 1.5
@@ -31,7 +31,7 @@ _SHAPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TokenWork:
     """The work for one event."""
 
     instructions: float
@@ -41,11 +41,11 @@ class Work:
     def __str__(self) -> str:
         return f"{self.instructions:.1f} interpreter instructions and {self.calls:.1f} calls into C per event"
 
-    def exceeds(self, baseline: Work) -> bool:
+    def exceeds(self, baseline: TokenWork) -> bool:
         return self.instructions > baseline.instructions * LIMIT or self.calls > baseline.calls * LIMIT
 
 
-BASELINE = Work(instructions=129.0, calls=7.6)
+BASELINE = TokenWork(instructions=129.0, calls=7.6)
 """On CPython 3.11."""
 
 
@@ -62,7 +62,7 @@ def events(number: int) -> Iterator[bytes]:
             yield event
 
 
-async def count(number: int = EVENTS) -> tuple[Work, int]:
+async def count(number: int = EVENTS) -> tuple[TokenWork, int]:
     """Return the work per event, and the number of pieces that were written to the client."""
     reads = [b"%x\r\n%b\r\n" % (len(read), read) for read in events(number)]
     async with InMemoryStream() as stream:
@@ -75,7 +75,7 @@ async def count(number: int = EVENTS) -> tuple[Work, int]:
             for read in reads[_RARE:]:
                 stream.read(read)
         measured += stream.token_usage.deltas
-    return Work(counts["opcode"] / measured, counts["c_call"] / measured), stream.client.pieces
+    return TokenWork(counts["opcode"] / measured, counts["c_call"] / measured), stream.client.pieces
 
 
 def main() -> int:

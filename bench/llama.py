@@ -17,7 +17,7 @@ __all__ = ["llama_server"]
 
 @contextmanager
 def llama_server(work: Path, *, streams: int, tokens: int) -> Iterator[int]:
-    """Yield its port.
+    """Run the llama-server and yield its port.
 
     Raises `Unavailable` without a llama-server or without the library that writes the model.
     """

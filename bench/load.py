@@ -18,7 +18,7 @@ from typing import TypeVar
 from bench.accounting import Usage
 from bench.stream import Client, StreamExchange, Tally, Target, chat, post
 
-__all__ = ["Paced", "first_tokens", "fixed", "paced", "saturated", "slow"]
+__all__ = ["PacedRun", "first_tokens", "fixed", "paced", "saturated", "slow"]
 
 T = TypeVar("T")
 _PATIENCE_S = 20.0
@@ -26,7 +26,7 @@ _DRAIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Paced:
+class PacedRun:
     tokens: int
     usage: Usage
     latencies_ns: Sequence[int]
@@ -51,7 +51,7 @@ async def paced(
     pace: int,
     settle_s: float,
     window_s: float,
-) -> Paced:
+) -> PacedRun:
     """Measure CPU and latency of a token while many streams run at the speed of a model."""
     tally = Tally()
     async with _streams(target, upstream, tally, count=streams, pace=pace):
@@ -61,7 +61,7 @@ async def paced(
         await asyncio.sleep(window_s)
         tokens, spent = tally.tokens - tokens, usage() - spent
         tally.recording = False
-    return Paced(tokens, spent, tally.latencies_ns)
+    return PacedRun(tokens, spent, tally.latencies_ns)
 
 
 async def saturated(

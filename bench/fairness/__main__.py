@@ -8,6 +8,8 @@ from bench.fairness.figures import measure
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
+__all__ = ["main"]
+
 
 def main() -> None:
     figures = measure()

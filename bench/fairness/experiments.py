@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from bench.instructions import counted
 from slotgate.admission import Priority, SlotPool
-from tests.admission.simulation import Request, Simulation, WrongGuesses
+from tests.admission.simulation import SimulatedRequest, Simulation, WrongGuesses
 
 __all__ = [
     "CROWD",
@@ -81,7 +81,7 @@ class _Backlog:
         self.simulation = simulation
         self.tenant = tenant
         self.chance = chance
-        self.asked: list[tuple[Request, float]] = []
+        self.asked: list[tuple[SimulatedRequest, float]] = []
         for _ in range(2 * SLOTS):
             self.ask()
 
@@ -192,14 +192,14 @@ class _Waiting:
     count: int
     own_tenants: bool
     simulation: Simulation = field(default_factory=lambda: Simulation(SlotPool("gpu", SLOTS)))
-    requests: list[Request] = field(default_factory=list)
+    requests: list[SimulatedRequest] = field(default_factory=list)
 
     def fill(self) -> None:
         for _ in range(SLOTS):
             self.simulation.submit("first")
         self.requests = [self.submit(number) for number in range(self.count)]
 
-    def submit(self, number: int) -> Request:
+    def submit(self, number: int) -> SimulatedRequest:
         return self.simulation.submit(f"t{number}" if self.own_tenants else "t", seconds=1.0 + number % 7)
 
     def turn(self, number: int) -> None:

@@ -42,7 +42,7 @@ class _Part:
     completion: int | None = None
     reasoning: int | None = None
     rank: int = _USAGE
-    """How far the source is trusted: `usage` is not overridden by `timings` that come later."""
+    """The rank of the source. Later counts of a lower rank are ignored: `usage` outranks `timings`."""
 
     def update(self, later: _Part) -> None:
         """Take over the counts of a later statement. Messages state the prompt first and the output last."""

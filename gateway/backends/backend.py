@@ -96,7 +96,7 @@ class Backend:
         self.kv_unified = kv_unified
         """The setting that says if its slots share one context; None: find it out."""
         self.process_kv_unified: bool | None = None
-        """The same from the command or the log of its process; None: unknown."""
+        """True if its process shares one context between slots, by its command or its log; None: unknown."""
         self.n_ctx: int | None = None
         """Context of one slot, in tokens."""
         self.n_ctx_train: int | None = None

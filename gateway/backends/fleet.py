@@ -184,12 +184,12 @@ class Fleet:
         return self._serving[pool_name]
 
     def request_load(self, model: str) -> None:
-        """A request that needs no slot asked for this model: load it where that can be done."""
+        """Note the demand of a request that needs no slot: the loader then loads this model if it can."""
         self._load_requests[model] = asyncio.get_running_loop().time()
         self._scheduler.dispatch()
 
     def waiting_since(self) -> dict[str, float]:
-        """Model -> since when requests have been waiting for it, in the queue or after `request_load`."""
+        """Return model -> the time since which requests wait for it, in the queue or by `request_load`."""
         now = asyncio.get_running_loop().time()
         for name, since in list(self._load_requests.items()):
             model = self.catalogue.models.get(name)

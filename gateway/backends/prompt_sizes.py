@@ -1,9 +1,8 @@
-"""The one estimator of prompts: how many tokens a prompt of a given size has, learnt for each model.
+"""Estimates the number of tokens in a prompt from its size. The rates are learnt for each model.
 
-There are two questions. `expected` is the likely number, for limits and records: it uses running means.
-`at_most` is a number that is seldom exceeded, for backends whose slots share one context: a prompt that is
-estimated too small there ends everything that runs beside it. It uses the densest prompts of late, which are
-forgotten little by little.
+There are two estimates. `expected` is the likely number, for limits and records. It uses running means.
+`at_most` is a number that is seldom exceeded, for backends whose slots share one context. There, an estimate
+that is too small ends all running requests. It uses the densest recent prompts, whose weight decays slowly.
 
 A picture counts as a bounded number of tokens, which is learnt from prompts with pictures.
 """
@@ -17,14 +16,14 @@ from slotgate.gateway.api.prompt_size import PromptSize
 __all__ = ["PromptSizes"]
 
 EXPECTED_PER_BYTE = 0.25
-"""Tokens a byte before anything is known: four letters of English a token."""
+"""Tokens per byte before anything is learnt: one token for four letters of English."""
 MOST_PER_BYTE = 0.5
-"""The same for the upper bound: code, or a language that is not the model's first."""
+"""Tokens per byte for the upper bound: as in code, or in a language that the model knows less well."""
 EXPECTED_PER_PICTURE = 800.0
 MOST_PER_PICTURE = 2048.0
 _PICTURE_BOUNDS = (16.0, 8192.0)
 AUDIO_BYTES_PER_TOKEN = 2000
-"""16,000 samples a second of two bytes, and about sixteen tokens a second: a rough guess for every format."""
+"""A rough guess for every format: 16,000 samples of two bytes and about 16 tokens per second."""
 _LEAST_PER_BYTE = 0.25
 """The upper bound never goes below this."""
 _LEAST_EXPECTED_PER_BYTE = 0.02
@@ -33,12 +32,12 @@ _MARGIN = 1.1
 TEMPLATE = 64
 """Tokens that the model's template puts around the messages; part of the upper bound."""
 _LEAST_BYTES = 256
-"""Of shorter bodies most is not prompt, so they teach nothing about text."""
+"""Shorter texts teach nothing, because most of their tokens come from the template."""
 
 
 @dataclass(slots=True)
 class _Rates:
-    """Tokens for a byte of text and for a picture: the mean, and the most of late."""
+    """Tokens per byte of text and per picture: the running mean, and the recent maximum."""
 
     per_byte: float = EXPECTED_PER_BYTE
     most_per_byte: float = MOST_PER_BYTE
@@ -57,7 +56,7 @@ class PromptSizes:
         return f"<PromptSizes of {len(self._models)} models>"
 
     def note(self, model: str, size: PromptSize, tokens: int) -> None:
-        """A prompt of this size had so many tokens, as the backend stated."""
+        """Learn from a prompt of this size that had `tokens` tokens, as the backend stated."""
         if tokens <= 0 or size.audio_bytes:
             return
         if size.pictures:
@@ -69,13 +68,13 @@ class PromptSizes:
             rates.most_per_byte = _most(max(_LEAST_PER_BYTE, seen), rates.most_per_byte)
 
     def expected(self, model: str, size: PromptSize) -> float:
-        """The likely number of tokens."""
+        """Return the likely number of tokens."""
         rates = self._models.get(model, _UNKNOWN)
         audio = size.audio_bytes / AUDIO_BYTES_PER_TOKEN
         return size.text_bytes * rates.per_byte + size.pictures * rates.per_picture + audio
 
     def at_most(self, model: str, size: PromptSize) -> int:
-        """A number of tokens that is seldom exceeded."""
+        """Return a number of tokens that is seldom exceeded."""
         rates = self._models.get(model, _UNKNOWN)
         text = size.text_bytes * rates.most_per_byte * _MARGIN
         audio = size.audio_bytes / AUDIO_BYTES_PER_TOKEN
@@ -90,5 +89,5 @@ class PromptSizes:
 
 
 def _most(seen: float, before: float) -> float:
-    """A larger value counts at once; a smaller one pulls the most down little by little."""
+    """Return the new maximum. A larger value counts at once; a smaller one lowers the maximum a little."""
     return max(seen, before + _SMOOTHING * (seen - before))

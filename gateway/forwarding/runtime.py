@@ -1,4 +1,4 @@
-"""What all requests of a running gateway share: the queue, the limits, the requests in flight, the buffers.
+"""The state that all requests of a gateway share: the queue, the limits, the requests in flight, the buffers.
 
 It outlives the settings: `apply` goes on with new ones, and requests that wait or run keep their places.
 """

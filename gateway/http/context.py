@@ -72,7 +72,7 @@ class RequestContext:
     model: str | None = None
     backend: str | None = None
     outcome: str | None = None
-    """How the request ended, in one word. If no layer sets it, `final_outcome` derives it from the status."""
+    """The end of the request in one word. If no layer sets it, `final_outcome` derives it from the status."""
     code: str | None = None
     """The code of the error that was sent, as an answer or inside the stream."""
     message: str = ""
@@ -81,7 +81,7 @@ class RequestContext:
     granted_at: float | None = None
     asked_at: float | None = None
     answered_at: float | None = None
-    """When the backend's response headers arrived."""
+    """The time at which the backend's response headers arrived."""
     first_output_at: float | None = None
     stream: bool = False
     prompt_tokens: int = 0

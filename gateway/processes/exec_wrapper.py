@@ -1,14 +1,13 @@
-"""Becomes the program it is told to start, tied to the life of the process that started it.
+"""Starts a program in its own place, and has the kernel kill that program when the parent process ends.
 
     python -I -S exec_wrapper.py PARENT_PID PROGRAM [ARGUMENT ...]
 
-Runs between fork and exec, as a program of its own: what `preexec_fn` would do, without running Python
-in a forked copy of a process that has threads. The pid stays the same through `exec`, so whoever started
-this file has started PROGRAM.
+It does the work of `preexec_fn`, but as a program of its own, because Python code must not run in a forked
+copy of a process that has threads. `exec` keeps the pid, so the pid of this file is the pid of PROGRAM.
 
-Rules: the standard library only, nothing of this package (it runs with `-I -S`); it says at most one line,
-on stderr; the environment it was given is the environment of PROGRAM (Python adds LC_CTYPE where no
-locale is set, PEP 538).
+This file uses only the standard library and nothing of this package, because it runs with `-I -S`. It writes
+at most one line, to stderr. PROGRAM gets the environment of this file (Python adds LC_CTYPE where no locale
+is set, PEP 538).
 
 On Linux the kernel kills PROGRAM when the *thread* that started it ends (prctl(2), PR_SET_PDEATHSIG), so it
 has to be started from a thread that lives as long as the process: here, the one of the event loop.
@@ -19,6 +18,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+
+__all__ = ["die_with_parent", "leave_terminal", "main", "restore_signals"]
 
 PR_SET_PDEATHSIG = 1
 
@@ -32,7 +33,7 @@ CANNOT_START = 127
 def main(arguments: list[str]) -> int:
     parent, command = int(arguments[0]), arguments[1:]
     die_with_parent()
-    if os.getppid() != parent:  # it went before the line above: no signal will come any more
+    if os.getppid() != parent:  # it ended before the line above, so no signal will come
         return ORPHANED
     leave_terminal()
     restore_signals()
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Asks the kernel for a signal when the parent ends, whatever it ends of."""
+    """Ask the kernel for a signal when the parent ends, also if the parent is killed."""
     if sys.platform != "linux":
         return
     import ctypes  # noqa: PLC0415  not every platform's Python has it, and only Linux needs it
@@ -55,13 +56,15 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def leave_terminal() -> None:
-    """A session of its own: Ctrl-C in the terminal is for the parent, which then stops us in order."""
+    """Start a new session, so that Ctrl-C reaches only the parent, which then stops PROGRAM."""
     if os.getsid(0) != os.getpid():
         os.setsid()
 
 
 def restore_signals() -> None:
-    """Ignored signals and the mask survive exec: Python ignores SIGPIPE, `nohup` ignores SIGHUP."""
+    """Restore the default of every signal. Ignored signals and the mask would survive exec: Python ignores
+    SIGPIPE, and `nohup` ignores SIGHUP.
+    """
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

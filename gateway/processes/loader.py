@@ -1,4 +1,4 @@
-"""Loads and unloads the processes behind backends, as `residency.plan` decides and as the operator orders.
+"""Loads and unloads the processes behind backends, as `residency.plan` decides and operators request.
 
 The loader asks for a new plan when something that waits, runs or admits has changed, at most once in each
 turn of the event loop, and at the time that the last plan named. It makes the plan and carries it out in one
@@ -67,7 +67,7 @@ class Loader:
         if self._timer is not None:
             self._timer.cancel()
 
-    # -- orders
+    # -- operators' actions
 
     def possible(self, name: str) -> tuple[str, ...]:
         backend, process = self._backend(name), self._processes.get(name)
@@ -90,7 +90,7 @@ class Loader:
         if process.state in (ProcessState.STOPPED, ProcessState.STOPPING, ProcessState.GIVEN_UP):
             self._order(name, LoadOrder.LOAD)
         elif self._orders.pop(name, None):
-            self._look()  # the order that is withdrawn was to stop it
+            self._look()  # this withdraws an unload or a restart
 
     def unload(self, name: str) -> None:
         process = self._process(name, "unload")
@@ -106,7 +106,7 @@ class Loader:
         self._order(name, LoadOrder.RESTART)
 
     def _order(self, name: str, order: LoadOrder) -> None:
-        log.info("ordered", backend=name, order=order.value)
+        log.info("operator action", backend=name, action=order.value)
         self._orders[name] = (order, self._loop.time())
         self._look()
 
@@ -120,7 +120,9 @@ class Loader:
         self._backend(name)
         process = self._processes.get(name)
         if process is None:
-            message = f"the backend {name!r} is no process of the gateway's: it cannot {order} it"
+            message = (
+                f"the backend {name!r} was not started by the gateway, which therefore cannot {order} it"
+            )
             raise ClientError("not_a_process", message, status=409)
         return process
 

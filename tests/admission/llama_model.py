@@ -1,4 +1,4 @@
-"""How llama-server keeps its slots busy, as a model on virtual time: only what the quarantine rule hangs on.
+"""A model of llama-server on virtual time: those rules for busy slots on which the quarantine depends.
 
 * A request takes its slot when its body is parsed, up to 0.5 s and 0.1 s a MiB after the last byte, whether
   its client is there still or not. Without a free slot it is deferred: that must never happen.
@@ -21,14 +21,14 @@ NOTICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a request will keep slots busy with."""
+class ModelledWork:
+    """The work with which one request keeps slots busy."""
 
     tasks: int = 1
     stream: bool = True
     body_mib: int = 0
     parsing: float = 0.0
-    """How slowly its body is parsed: 0 at once, 1 as slowly as can be."""
+    """The slowness of parsing its body, from 0 (at once) to 1 (as slowly as possible)."""
     prefill_s: float = 1.0
     tokens: int = 10
     gap_s: float = 0.02
@@ -38,8 +38,8 @@ class Work:
         return self.parsing * (0.5 + 0.1 * self.body_mib)
 
 
-class Connection:
-    """What passes between the gateway and one request."""
+class ModelledConnection:
+    """The connection of one request, with the gateway's callbacks."""
 
     def __init__(self, on_headers: Callable[[], None], on_event: Callable[[], None]) -> None:
         self.on_headers = on_headers
@@ -65,7 +65,7 @@ class LlamaModel:
         self._freed = asyncio.Event()
         self._last_work_at = 0.0
 
-    async def serve(self, work: Work, connection: Connection) -> None:
+    async def serve(self, work: ModelledWork, connection: ModelledConnection) -> None:
         """A request from its last byte to its end, or until its connection is found closed."""
         await asyncio.sleep(work.parsing_s)
         watcher = asyncio.create_task(self._notice(connection))
@@ -77,7 +77,11 @@ class LlamaModel:
         watcher.cancel()
 
     async def _work_off(
-        self, left: Iterator[int], work: Work, connection: Connection, watcher: asyncio.Task[None]
+        self,
+        left: Iterator[int],
+        work: ModelledWork,
+        connection: ModelledConnection,
+        watcher: asyncio.Task[None],
     ) -> None:
         """One slot's part of a request: task after task, until none is left or nobody wants them."""
         while len(self.running) >= self.slots:
@@ -107,7 +111,9 @@ class LlamaModel:
         self._had_result()
         return frozenset(self.running)
 
-    async def _compute(self, work: Work, connection: Connection, watcher: asyncio.Task[None]) -> bool:
+    async def _compute(
+        self, work: ModelledWork, connection: ModelledConnection, watcher: asyncio.Task[None]
+    ) -> bool:
         end = self._loop.time() + work.prefill_s
         while self._loop.time() < end:
             await asyncio.sleep(min(self.batch_s, end - self._loop.time()))
@@ -123,7 +129,7 @@ class LlamaModel:
                 self._last_work_at = self._loop.time()
         return True
 
-    async def _notice(self, connection: Connection) -> None:
+    async def _notice(self, connection: ModelledConnection) -> None:
         """Return when the connection is found closed: asked after a second in which nobody had a result."""
         while True:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from slotgate.admission import SETTLE_S, Demand, Lease, Outcome, QueueLimits, SlotPool
 from slotgate.gateway.forwarding.queue import AdmissionQueue
-from tests.admission.llama_model import Connection, LlamaModel, Work
+from tests.admission.llama_model import LlamaModel, ModelledConnection, ModelledWork
 
 LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, max_queue_bytes=10**12, queue_timeout_s=1e6)
 MIB = 1024 * 1024
@@ -31,7 +31,7 @@ class Prober:
         self.queue = AdmissionQueue(LIMITS, self.loop)
         self.queue.scheduler.route({"m": [self.pool]})
         self.probes: list[float] = []
-        """When they left."""
+        """The times at which the probes left."""
         self._latency_s = latency_s
         self._answers_after_s = itertools.cycle(answers_after_s)
         self._unreadable = itertools.cycle(unreadable)
@@ -40,12 +40,12 @@ class Prober:
         self._probing = self.loop.create_task(self._probe_for_ever())
         self.pool.on_quarantine.append(self._wake.set)
 
-    async def request(self, work: Work, leaves_after_s: float | None = None) -> float:
+    async def request(self, work: ModelledWork, leaves_after_s: float | None = None) -> float:
         """Wait for a lease, then stay to the end or leave so long after. Returns when it was granted."""
         width = min(work.tasks, self.pool.total)
         lease = await self._lease(Demand("t", "m", width, body_bytes=work.body_mib * MIB))
         granted_at = self.loop.time()
-        connection = Connection(
+        connection = ModelledConnection(
             lambda: self._later(lease.start), lambda: self._later(lambda: _deliver(lease))
         )
         serving = self.loop.create_task(self.llama.serve(work, connection))

@@ -37,7 +37,7 @@ def ignore() -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SimulatedRequest:
     """A demand, how long it takes once granted, and what became of it."""
 
     demand: Demand
@@ -70,9 +70,9 @@ class Simulation:
     ) -> None:
         self.now = 0.0
         self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch, guesses)
-        self.served: list[Request] = []
+        self.served: list[SimulatedRequest] = []
         """In the order of their grants."""
-        self._settled: list[Request] = []
+        self._settled: list[SimulatedRequest] = []
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self.scheduler.route({"m": pools, **routes})
@@ -88,12 +88,12 @@ class Simulation:
         priority: Priority = Priority.INTERACTIVE,
         warmth: Mapping[str, int] | None = None,
         then: Callable[[], object] | None = None,
-    ) -> Request:
+    ) -> SimulatedRequest:
         """A request that costs its seconds unless told otherwise. `then` is called when it has finished."""
         demand = Demand(
             tenant, model, width, seconds if cost is None else cost, priority, warmth=warmth or {}
         )
-        request = Request(demand, seconds, then)
+        request = SimulatedRequest(demand, seconds, then)
         request.ticket = self.scheduler.submit(demand, partial(self._settled.append, request))
         self._look()
         return request
@@ -102,11 +102,11 @@ class Simulation:
         """One request after the other, for ever."""
         self.submit(tenant, then=partial(self.keep_busy, tenant, **options), **options)  # type: ignore[arg-type]
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: SimulatedRequest) -> None:
         self.scheduler.withdraw(request.ticket)
         self._look()
 
-    def release(self, request: Request, outcome: Outcome = Outcome.FINISHED) -> None:
+    def release(self, request: SimulatedRequest, outcome: Outcome = Outcome.FINISHED) -> None:
         """Now, not when its time is over."""
         request.lease.release(outcome)
         self._look()
@@ -168,7 +168,7 @@ class Simulation:
                 self.served.append(request)
                 self.at(self.now + request.seconds, partial(self._finish, request))
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: SimulatedRequest) -> None:
         self.release(request)
         if request.then is not None:
             request.then()

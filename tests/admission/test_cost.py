@@ -1,4 +1,4 @@
-"""What an operation costs does not depend on how many wait: counted in calls, not in seconds."""
+"""The cost of an operation does not grow with the number of tickets. It is counted in calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from slotgate.admission import SlotPool
-from tests.admission.simulation import Request, Simulation
+from tests.admission.simulation import SimulatedRequest, Simulation
 
 FEW, MANY = 20, 10_000
 ROUNDS = 300
@@ -42,7 +42,7 @@ class Crowd:
             self.simulation.submit()
         self.waiting = [self.submit(number) for number in range(waiting)]
 
-    def submit(self, number: int) -> Request:
+    def submit(self, number: int) -> SimulatedRequest:
         tenant = f"t{number}" if self.own_tenants else "t"
         return self.simulation.submit(tenant, width=self.width, seconds=1.0 + number % 7)
 

@@ -10,7 +10,7 @@ import pytest
 
 from slotgate.admission import Outcome, Priority, SlotPool
 from slotgate.admission.fair_order import BATCH_TURN
-from tests.admission.simulation import Request, Simulation, WrongGuesses
+from tests.admission.simulation import SimulatedRequest, Simulation, WrongGuesses
 
 SIZES = [1.0, 5.0, 0.5, 2.0, 8.0]
 
@@ -237,7 +237,7 @@ def test_splitting_lying_and_cancelling_gain_nothing(way: str) -> None:
     models = itertools.cycle(["m", "other"] if way == "models" else ["m"])
     priorities = itertools.cycle(Priority if way == "priorities" else [Priority.INTERACTIVE])
 
-    def ask(tenant: str) -> Request:
+    def ask(tenant: str) -> SimulatedRequest:
         sly = tenant == "sly"
         return simulation.submit(
             tenant,

@@ -54,10 +54,10 @@ demands = strategies.builds(
 )
 
 
-class Owner:
-    """One ticket, as whoever waits for it sees it."""
+class TicketOwner:
+    """The waiting side of one ticket."""
 
-    def __init__(self, demand: Demand, settled: list[Owner]) -> None:
+    def __init__(self, demand: Demand, settled: list[TicketOwner]) -> None:
         self.demand = demand
         self.ticket: Ticket | None = None
         self._settled = settled
@@ -67,7 +67,7 @@ class Owner:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    owners: Bundle[Owner] = Bundle("owners")
+    owners: Bundle[TicketOwner] = Bundle("owners")
     probes: Bundle[tuple[SlotPool, SlotProbe]] = Bundle("probes")
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pools = [SlotPool(f"gpu{number}", number + 1) for number in range(POOLS)]
         self.routes = {"a": self.pools[:1], "b": self.pools[1:], "c": self.pools}
         self.scheduler = Scheduler(ROOMY, lambda: self.now, self.dispatched)
-        self.all: list[Owner] = []
-        self.settled: list[Owner] = []
+        self.all: list[TicketOwner] = []
+        self.settled: list[TicketOwner] = []
         """In the order in which they were called."""
         self.released = 0
         self.outcomes: Counter[Outcome] = Counter()
@@ -121,8 +121,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.set_weights({"t1": 2.0} if tight else {})
 
     @rule(target=owners, demand=demands)
-    def submit(self, demand: Demand) -> Owner | MultipleResults[Owner]:
-        owner = Owner(demand, self.settled)
+    def submit(self, demand: Demand) -> TicketOwner | MultipleResults[TicketOwner]:
+        owner = TicketOwner(demand, self.settled)
         before = self.scheduler.refused.total()
         try:
             owner.ticket = self.scheduler.submit(owner.demand, owner.settled)
@@ -147,7 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert demand.tenant == "t1"
 
     @rule(owner=owners)
-    def withdraw(self, owner: Owner) -> None:
+    def withdraw(self, owner: TicketOwner) -> None:
         assert owner.ticket is not None
         was_queued = owner.ticket.queued
         self.scheduler.withdraw(owner.ticket)
@@ -156,12 +156,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (owner.ticket.state, owner.ticket.refusal) == (TicketState.WITHDRAWN, None)
 
     @rule(owner=owners)
-    def start(self, owner: Owner) -> None:
+    def start(self, owner: TicketOwner) -> None:
         if owner.ticket is not None and owner.ticket.lease is not None:
             owner.ticket.lease.start()
 
     @rule(owner=owners, outcome=strategies.sampled_from(Outcome))
-    def release(self, owner: Owner, outcome: Outcome) -> None:
+    def release(self, owner: TicketOwner, outcome: Outcome) -> None:
         """Also a lease that was released before: then nothing may happen."""
         if owner.ticket is None or owner.ticket.lease is None:
             return

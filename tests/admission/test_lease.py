@@ -7,7 +7,7 @@ import pytest
 from slotgate.admission import Demand, Lease, LeaseState, Outcome
 
 
-class Owner:
+class LeaseObserver:
     """Notes what a lease reports."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Owner:
 
 
 def test_a_lease_is_granted_live_and_not_started() -> None:
-    lease = Owner().lease(width=2)
+    lease = LeaseObserver().lease(width=2)
     assert lease.state is LeaseState.GRANTED
     assert lease.live
     assert (lease.granted_at, lease.started_at, lease.outcome) == (10.0, None, None)
@@ -34,7 +34,7 @@ def test_a_lease_is_granted_live_and_not_started() -> None:
 
 
 def test_a_start_is_noted_once() -> None:
-    owner = Owner()
+    owner = LeaseObserver()
     lease = owner.lease()
     owner.now = 11.0
     lease.start()
@@ -45,7 +45,7 @@ def test_a_start_is_noted_once() -> None:
 
 
 def test_a_released_lease_cannot_start() -> None:
-    lease = Owner().lease()
+    lease = LeaseObserver().lease()
     lease.release(Outcome.UNUSED)
     lease.start()
     assert lease.state is LeaseState.RELEASED
@@ -55,7 +55,7 @@ def test_a_released_lease_cannot_start() -> None:
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("later", Outcome)
 def test_only_the_first_release_counts(started: bool, later: Outcome) -> None:
-    owner = Owner()
+    owner = LeaseObserver()
     lease = owner.lease()
     if started:
         lease.start()
@@ -83,7 +83,7 @@ def test_only_abandoned_work_leaves_slots_in_doubt() -> None:
 
 
 def test_a_lease_passes_on_how_many_of_its_slots_left_the_quarantine() -> None:
-    owner = Owner()
+    owner = LeaseObserver()
     lease = owner.lease(width=2)
     lease.release(Outcome.ABANDONED)
     assert owner.idle == []
@@ -93,7 +93,7 @@ def test_a_lease_passes_on_how_many_of_its_slots_left_the_quarantine() -> None:
 
 
 def test_a_lease_shows_whose_it_is_and_how_it_ended() -> None:
-    lease = Owner().lease(width=2)
+    lease = LeaseObserver().lease(width=2)
     assert repr(lease) == "<Lease gpu x2 team granted>"
     lease.release(Outcome.ABANDONED)
     assert repr(lease) == "<Lease gpu x2 team released abandoned>"

@@ -172,7 +172,7 @@ def test_requests_without_a_slot_have_a_bucket_of_their_own(limited: Callable[..
     limiter.take_slot_free_request("without limits")
 
 
-def test_a_refund_is_as_if_it_had_not_been_asked(limited: Callable[..., Limiter]) -> None:
+def test_a_refund_gives_back_all_that_the_request_took(limited: Callable[..., Limiter]) -> None:
     limiter = limited(requests_per_minute=1, tokens_per_minute=100, tokens_per_day=100)
     reservation = limiter.reserve("a", 100)
     refused(limiter)
@@ -202,7 +202,7 @@ def test_a_quota_lasts_till_midnight_utc(limited: Callable[..., Limiter], clocks
     assert limiter.reserved_today("a") == 300
 
 
-def test_what_the_day_saw_before_a_restart_counts(limited: Callable[..., Limiter]) -> None:
+def test_tokens_used_before_a_restart_count_for_the_same_day(limited: Callable[..., Limiter]) -> None:
     limiter = limited(tokens_per_day=1000)
     limiter.restore(START.date() - datetime.timedelta(days=1), {"a": 900})
     assert limiter.used_today("a") == 0
@@ -262,7 +262,7 @@ def test_limit_that_comes_while_a_request_runs_is_not_given_what_was_never_taken
     assert state.remaining == 100
 
 
-def test_who_has_no_limits_is_never_refused(limited: Callable[..., Limiter]) -> None:
+def test_a_tenant_without_limits_is_never_refused(limited: Callable[..., Limiter]) -> None:
     limiter = limited(requests_per_minute=1)
     for _ in range(100):
         limiter.reserve("b", 1e6).settle(1e9)

@@ -83,7 +83,7 @@ def test_the_slot_that_holds_the_prompt_is_taken_if_it_is_free() -> None:
 
 
 @pytest.mark.parametrize("demand", [MESSAGE, Demand("other", "m", width=2)])
-def test_who_cannot_say_every_number_gets_the_whole_pool_and_only_then(demand: Demand) -> None:
+def test_a_request_that_cannot_name_its_slots_waits_for_the_whole_pool(demand: Demand) -> None:
     simulation, pool = pool_of(3)
     small, whole = submit(simulation, ONE), submit(simulation, demand)
     assert whole.queued
@@ -94,7 +94,7 @@ def test_who_cannot_say_every_number_gets_the_whole_pool_and_only_then(demand: D
     assert pool.free == 3
 
 
-def test_who_needs_more_than_the_whole_pool_does_not_get_less() -> None:
+def test_a_request_wider_than_the_pool_waits_for_a_wider_pool() -> None:
     """It waits for another one, which may have that many when it has loaded."""
     pool, loading = SlotPool("gpu", 2), SlotPool("loading", 0, admitting=False)
     pool.numbered = True
@@ -112,7 +112,7 @@ def test_while_one_waits_for_the_whole_pool_others_of_its_tenant_are_let_through
     assert (whole.queued, one.queued) == (True, False)
 
 
-def test_where_slots_share_a_context_too_the_whole_pool_has_all_of_it() -> None:
+def test_a_lease_of_the_whole_pool_takes_the_whole_shared_context() -> None:
     simulation, pool = pool_of(2)
     pool.context = 1000
     whole = submit(simulation, Demand("other", "m", numbered=False, tokens=10, open_ended=True)).lease
@@ -120,7 +120,7 @@ def test_where_slots_share_a_context_too_the_whole_pool_has_all_of_it() -> None:
     assert (whole.tokens, whole.answer_limit) == (1000, None)
 
 
-def test_who_waits_for_the_whole_pool_gets_there_and_holds_nothing_idle_for_ever() -> None:
+def test_a_request_for_the_whole_pool_is_served_while_others_go_on() -> None:
     """Others go on meanwhile: a slot frees every second, and there is always somebody for it."""
     simulation, pool = pool_of(2)
     running = [submit(simulation, ONE) for _ in range(2)]
@@ -139,7 +139,7 @@ def test_who_waits_for_the_whole_pool_gets_there_and_holds_nothing_idle_for_ever
     assert pool.free == 0
 
 
-def test_nobody_gets_a_slot_that_an_isolated_request_used_before_it_is_clean() -> None:
+def test_a_slot_that_an_isolated_request_used_is_granted_only_when_clean() -> None:
     simulation, pool = pool_of(1)
     told: list[list[int]] = []
     pool.on_unclean.append(lambda: told.append(list(pool.unclean)))
@@ -157,14 +157,14 @@ def test_a_slot_that_is_not_clean_is_not_given_to_whom_it_would_suit_best() -> N
     assert slots(submit(simulation, Demand("other", "m", warm_slots={"gpu": 0}))) == (1,)
 
 
-def test_how_long_a_slot_is_not_clean_is_shown() -> None:
+def test_the_status_shows_for_how_long_a_slot_has_not_been_clean() -> None:
     simulation, pool = pool_of(2)
     end(submit(simulation, ISOLATED))
     simulation.now += 7.0
     assert pool.status(simulation.now).quarantined_oldest_s == 7.0
 
 
-def test_what_never_reached_the_backend_left_nothing() -> None:
+def test_a_request_that_never_reached_the_backend_leaves_its_slot_clean() -> None:
     simulation, pool = pool_of(1)
     end(submit(simulation, ISOLATED), Outcome.UNUSED)
     assert (pool.unclean, pool.free) == ({}, 1)
@@ -181,7 +181,7 @@ def test_an_abandoned_slot_is_cleaned_when_it_is_known_to_be_idle() -> None:
     assert (len(pool.quarantine), list(pool.unclean), pool.free) == (0, [0], 1)
 
 
-def test_where_slots_are_not_served_it_is_cleaned_when_its_time_is_over() -> None:
+def test_an_expired_slot_of_an_isolated_request_is_cleaned() -> None:
     simulation, pool = pool_of(1)
     end(submit(simulation, ISOLATED), Outcome.ABANDONED)
     simulation.now += 120.0
@@ -189,7 +189,7 @@ def test_where_slots_are_not_served_it_is_cleaned_when_its_time_is_over() -> Non
     assert list(pool.unclean) == [0]
 
 
-def test_of_two_abandoned_slots_the_one_that_was_seen_busy_stays() -> None:
+def test_the_abandoned_slot_that_was_seen_busy_stays_quarantined() -> None:
     simulation, pool = pool_of(2)
     older, newer = submit(simulation, ONE), submit(simulation, ONE)
     end(older, Outcome.ABANDONED)
@@ -217,7 +217,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_whatever_happens_numbers_are_held_once_and_clean(steps: list[tuple[str, int]]) -> None:
-    """What an isolated request used is in `dirty` from its grant to its cleaning, by a count of our own."""
+    """`dirty` is the test's own set of slots that isolated requests used and that are not cleaned."""
     simulation, pool = pool_of(3)
     tickets: list[Ticket] = []
     dirty: set[int] = set()

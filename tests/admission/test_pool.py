@@ -25,7 +25,7 @@ class Granting:
         return lease
 
 
-def test_what_is_leased_is_not_free() -> None:
+def test_leased_slots_are_not_free() -> None:
     pool = SlotPool("gpu", 4)
     granting = Granting(pool)
     narrow, wide = granting.take(), granting.take(width=2)
@@ -45,7 +45,7 @@ def test_a_slot_is_free_at_once_unless_its_work_was_abandoned(outcome: Outcome) 
     assert pool.released[outcome] == 1
 
 
-def test_whoever_probes_is_called_when_a_slot_is_in_doubt_and_only_then() -> None:
+def test_observers_are_called_only_when_a_slot_is_in_doubt() -> None:
     pool = SlotPool("gpu", 1)
     calls: list[int] = []
     pool.on_quarantine.append(lambda: calls.append(len(pool.quarantine)))
@@ -56,7 +56,7 @@ def test_whoever_probes_is_called_when_a_slot_is_in_doubt_and_only_then() -> Non
     assert calls == [1]
 
 
-def test_shrinking_evicts_nobody_and_leaves_no_debt() -> None:
+def test_shrinking_evicts_no_lease_and_leaves_no_debt() -> None:
     pool = SlotPool("gpu", 4)
     granting = Granting(pool)
     leases = [granting.take() for _ in range(4)]

@@ -10,7 +10,7 @@ from slotgate.admission.quarantine import CERTAIN_S, EARLY_S, SHARED_S, SPACING_
 MIB = 1024 * 1024
 
 
-class Backend:
+class ProbedPool:
     """A pool, its leases, and answers to probes: the names of the tasks that run."""
 
     def __init__(self, slots: int = 4, *, shared: bool = False) -> None:
@@ -58,41 +58,41 @@ def _tasks(running: str | None) -> frozenset[str] | None:
 # -- when to ask
 
 
-def test_nobody_is_asked_while_nothing_is_in_doubt() -> None:
-    backend = Backend()
+def test_no_probe_is_sent_while_no_slot_is_in_doubt() -> None:
+    backend = ProbedPool()
     backend.lease().release(Outcome.FINISHED)
     backend.lease()
     assert backend.asks_in_s is None
 
 
 def test_the_first_question_waits_until_the_server_has_looked() -> None:
-    backend = Backend()
+    backend = ProbedPool()
     backend.abandon()
     assert backend.asks_in_s == SPACING_S
 
 
-def test_a_stream_that_had_delivered_is_asked_about_early() -> None:
-    backend = Backend()
+def test_a_stream_that_had_delivered_is_probed_early() -> None:
+    backend = ProbedPool()
     backend.abandon(delivered=True)
     assert backend.asks_in_s == EARLY_S
 
 
-def test_a_slot_that_the_early_question_found_busy_is_asked_about_after_the_spacing() -> None:
-    backend = Backend()
+def test_a_slot_that_the_early_probe_found_busy_is_probed_after_the_spacing() -> None:
+    backend = ProbedPool()
     backend.abandon(delivered=True)
     backend.ask("a", after_s=EARLY_S)
     assert backend.asks_in_s == SPACING_S
 
 
 @pytest.mark.parametrize("mib", [0, 8, 20])
-def test_a_request_closed_before_its_headers_is_asked_about_when_it_can_be_seen(mib: int) -> None:
-    backend = Backend()
+def test_a_request_closed_before_its_headers_is_probed_when_it_can_be_seen(mib: int) -> None:
+    backend = ProbedPool()
     backend.abandon(started=False, mib=mib)
     assert backend.asks_in_s == max(SPACING_S, UNSTARTED_S + 0.1 * mib)
 
 
 def test_an_early_question_keeps_its_distance_to_the_last_while_a_prefill_may_not_be_noticed() -> None:
-    backend = Backend()
+    backend = ProbedPool()
     backend.abandon()
     backend.ask("a", after_s=SPACING_S)
     backend.now += 0.2
@@ -101,7 +101,7 @@ def test_an_early_question_keeps_its_distance_to_the_last_while_a_prefill_may_no
 
 
 def test_an_early_question_keeps_no_distance_when_nothing_else_is_in_doubt() -> None:
-    backend = Backend()
+    backend = ProbedPool()
     for _ in range(5):
         backend.abandon(delivered=True)
         assert backend.asks_in_s == EARLY_S
@@ -109,7 +109,7 @@ def test_an_early_question_keeps_no_distance_when_nothing_else_is_in_doubt() -> 
 
 
 def test_the_distance_counts_from_the_answer_because_that_is_what_disturbs() -> None:
-    backend = Backend()
+    backend = ProbedPool()
     backend.abandon()
     backend.now += SPACING_S
     probe = backend.pool.probe_sent(backend.now)
@@ -118,8 +118,8 @@ def test_the_distance_counts_from_the_answer_because_that_is_what_disturbs() -> 
     assert backend.asks_in_s == SPACING_S
 
 
-def test_after_an_answer_that_cannot_be_read_the_question_is_asked_again_no_sooner() -> None:
-    backend = Backend()
+def test_an_unreadable_answer_does_not_make_the_next_probe_sooner() -> None:
+    backend = ProbedPool()
     backend.abandon()
     backend.ask(None, after_s=SPACING_S)
     assert backend.asks_in_s == SPACING_S
@@ -127,7 +127,7 @@ def test_after_an_answer_that_cannot_be_read_the_question_is_asked_again_no_soon
 
 
 def test_one_question_serves_all_slots_in_doubt() -> None:
-    backend = Backend()
+    backend = ProbedPool()
     for _ in range(3):
         backend.abandon()
         backend.now += 0.1
@@ -135,8 +135,8 @@ def test_one_question_serves_all_slots_in_doubt() -> None:
     assert backend.asks_in_s is None
 
 
-def test_a_shared_backend_is_asked_at_once_and_then_regularly() -> None:
-    backend = Backend(shared=True)
+def test_a_shared_backend_is_probed_at_once_and_then_regularly() -> None:
+    backend = ProbedPool(shared=True)
     at = backend.pool.next_probe_at()
     assert at is not None
     assert at <= backend.now
@@ -144,8 +144,8 @@ def test_a_shared_backend_is_asked_at_once_and_then_regularly() -> None:
     assert backend.asks_in_s == SHARED_S
 
 
-def test_a_backend_with_foreign_work_is_asked_until_that_is_gone() -> None:
-    backend = Backend()
+def test_a_backend_with_foreign_work_is_probed_until_the_work_is_gone() -> None:
+    backend = ProbedPool()
     backend.ask("ab")
     assert backend.asks_in_s == SHARED_S
     backend.ask("", after_s=SHARED_S)
@@ -156,7 +156,7 @@ def test_a_backend_with_foreign_work_is_asked_until_that_is_gone() -> None:
 
 
 def test_the_fourth_slot_is_in_doubt_while_four_are_busy_and_three_live() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     for _ in range(3):
         backend.lease()
     backend.abandon()
@@ -167,7 +167,7 @@ def test_the_fourth_slot_is_in_doubt_while_four_are_busy_and_three_live() -> Non
 
 
 def test_a_lease_that_is_granted_but_not_started_accounts_for_no_busy_slot() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     live = backend.lease(started=False)
     backend.abandon()
     assert backend.ask("a", after_s=SPACING_S) == 0
@@ -176,7 +176,7 @@ def test_a_lease_that_is_granted_but_not_started_accounts_for_no_busy_slot() -> 
 
 
 def test_a_lease_that_has_been_granted_for_long_has_its_slot_though_it_says_nothing() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.lease(started=False)
     backend.abandon()
     assert backend.ask("a", after_s=CERTAIN_S - 0.1) == 0
@@ -185,7 +185,7 @@ def test_a_lease_that_has_been_granted_for_long_has_its_slot_though_it_says_noth
 
 def test_a_lease_that_ends_while_the_question_is_under_way_accounts_for_no_busy_slot() -> None:
     """The one busy slot is that of the abandoned request: the live one had just ended."""
-    backend = Backend(2)
+    backend = ProbedPool(2)
     live = backend.lease()
     backend.abandon()
     probe = backend.pool.probe_sent(backend.now + SPACING_S)
@@ -195,7 +195,7 @@ def test_a_lease_that_ends_while_the_question_is_under_way_accounts_for_no_busy_
 
 def test_a_lease_that_starts_while_the_question_is_under_way_accounts_for_no_busy_slot() -> None:
     """It may have started after the slots were looked at, and the busy one be the abandoned request's."""
-    backend = Backend(2)
+    backend = ProbedPool(2)
     late = backend.lease(started=False)
     backend.abandon()
     probe = backend.pool.probe_sent(backend.now + SPACING_S)
@@ -204,7 +204,7 @@ def test_a_lease_that_starts_while_the_question_is_under_way_accounts_for_no_bus
 
 
 def test_a_slot_closed_while_the_question_is_under_way_is_not_judged_by_its_answer() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     live = backend.lease()
     probe = backend.pool.probe_sent(backend.now)
     backend.now += 0.01
@@ -217,15 +217,15 @@ def test_a_slot_closed_while_the_question_is_under_way_is_not_judged_by_its_answ
 def test_a_request_closed_before_its_headers_is_judged_when_it_can_be_seen(
     mib: int, visible_after_s: float
 ) -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.abandon(started=False, mib=mib)
     assert backend.ask("", after_s=visible_after_s - 0.01) == 0
     assert backend.ask("", after_s=0.01) == 1
 
 
-def test_what_could_not_be_seen_yet_is_not_struck_off_by_what_came_before() -> None:
+def test_earlier_results_do_not_return_a_slot_that_they_could_not_show() -> None:
     """The first answer shows another task only; the late starter is the one that runs at the second."""
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.abandon(started=False)
     assert backend.ask("a", after_s=0.4) == 0
     assert backend.ask("b", after_s=SPACING_S) == 0
@@ -233,14 +233,14 @@ def test_what_could_not_be_seen_yet_is_not_struck_off_by_what_came_before() -> N
 
 
 def test_an_answer_that_cannot_be_read_changes_nothing() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.abandon()
     assert backend.ask(None, after_s=SPACING_S) == 0
     assert backend.quarantined == 1
 
 
 def test_the_oldest_slots_return_first() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     for _ in range(3):
         backend.abandon()
         backend.now += 1.0
@@ -249,7 +249,7 @@ def test_the_oldest_slots_return_first() -> None:
 
 
 def test_the_slots_of_a_wide_request_return_one_by_one() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     backend.abandon(width=3)
     assert backend.ask("abc", after_s=SPACING_S) == 0
     assert backend.ask("ab", after_s=SPACING_S) == 1
@@ -257,7 +257,7 @@ def test_the_slots_of_a_wide_request_return_one_by_one() -> None:
 
 
 def test_a_wide_lease_accounts_for_the_one_slot_that_it_surely_uses() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     backend.lease(width=2)
     backend.abandon()
     assert backend.ask("ab", after_s=SPACING_S) == 0
@@ -265,15 +265,15 @@ def test_a_wide_lease_accounts_for_the_one_slot_that_it_surely_uses() -> None:
 
 
 def test_a_slot_that_stays_busy_stays_out_and_shows_its_age() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.abandon()
     for _ in range(100):
         assert backend.ask("a", after_s=SPACING_S) == 0
     assert backend.pool.status(backend.now).quarantined_oldest_s == pytest.approx(100 * SPACING_S)
 
 
-def test_what_is_kept_of_answers_is_bounded() -> None:
-    backend = Backend(3)
+def test_the_number_of_kept_probe_results_is_bounded() -> None:
+    backend = ProbedPool(3)
     backend.abandon()
     for number in range(1000):
         running = {"stuck", number}
@@ -290,7 +290,7 @@ def test_what_is_kept_of_answers_is_bounded() -> None:
 
 
 def test_tasks_that_came_later_cannot_be_the_abandoned_one() -> None:
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.lease(started=False)
     backend.abandon()
     assert backend.ask("a", after_s=SPACING_S) == 0
@@ -298,7 +298,7 @@ def test_tasks_that_came_later_cannot_be_the_abandoned_one() -> None:
 
 
 def test_a_task_that_runs_on_may_be_the_abandoned_one() -> None:
-    backend = Backend(3)
+    backend = ProbedPool(3)
     for _ in range(2):
         backend.lease(started=False)
     backend.abandon()
@@ -309,7 +309,7 @@ def test_a_task_that_runs_on_may_be_the_abandoned_one() -> None:
 
 def test_a_task_seen_idle_between_two_answers_does_not_come_back_to_life() -> None:
     """Tasks have numbers of their own: the same name cannot mean another task."""
-    backend = Backend(3)
+    backend = ProbedPool(3)
     for _ in range(2):
         backend.lease(started=False)
     backend.abandon()
@@ -320,7 +320,7 @@ def test_a_task_seen_idle_between_two_answers_does_not_come_back_to_life() -> No
 
 def test_started_leases_and_later_tasks_together_show_a_slot_idle() -> None:
     """One stream that runs on, one slot with ever new work that says nothing, one in doubt."""
-    backend = Backend(3)
+    backend = ProbedPool(3)
     backend.lease()
     backend.lease(started=False)
     backend.abandon()
@@ -329,7 +329,7 @@ def test_started_leases_and_later_tasks_together_show_a_slot_idle() -> None:
 
 
 def test_each_slot_is_judged_by_the_answers_that_could_show_it() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     backend.lease(started=False)
     backend.abandon()
     assert backend.ask("ab", after_s=SPACING_S) == 0
@@ -343,7 +343,7 @@ def test_each_slot_is_judged_by_the_answers_that_could_show_it() -> None:
 
 def test_a_request_with_more_work_than_slots_puts_new_tasks_into_them() -> None:
     """Four hundred inputs on two slots: what runs later is still the abandoned request."""
-    backend = Backend(2)
+    backend = ProbedPool(2)
     backend.abandon(width=2)
     for running in ("ab", "cd", "ef"):
         assert backend.ask(running, after_s=SPACING_S) == 0
@@ -357,7 +357,7 @@ def test_a_request_with_more_work_than_slots_puts_new_tasks_into_them() -> None:
 
 
 def test_foreign_work_keeps_a_slot_out_only_while_it_lasts() -> None:
-    backend = Backend(2, shared=True)
+    backend = ProbedPool(2, shared=True)
     backend.abandon()
     assert backend.ask("f", after_s=SPACING_S) == 0
     assert backend.pool.free == 1, "one for the slot in doubt, which may be the busy one"
@@ -366,7 +366,7 @@ def test_foreign_work_keeps_a_slot_out_only_while_it_lasts() -> None:
 
 
 def test_foreign_work_on_every_slot_loses_none() -> None:
-    backend = Backend(3, shared=True)
+    backend = ProbedPool(3, shared=True)
     backend.abandon()
     backend.ask("xyz", after_s=SPACING_S)
     assert backend.pool.free == 0
@@ -377,8 +377,8 @@ def test_foreign_work_on_every_slot_loses_none() -> None:
 # -- without /slots
 
 
-def test_where_slots_are_not_served_time_frees_them() -> None:
-    backend = Backend(4)
+def test_time_frees_slots_if_the_backend_does_not_serve_its_slots() -> None:
+    backend = ProbedPool(4)
     backend.abandon()
     backend.now += 60.0
     backend.abandon()
@@ -389,7 +389,7 @@ def test_where_slots_are_not_served_time_frees_them() -> None:
 
 def test_time_frees_a_slot_in_the_very_moment_that_is_waited_for() -> None:
     """That moment is a sum; an age, which is a difference, need not round to the same side."""
-    backend = Backend(4)
+    backend = ProbedPool(4)
     backend.now, max_s = 50.2, 120.0
     backend.abandon()
     moment = backend.now + max_s
@@ -398,7 +398,7 @@ def test_time_frees_a_slot_in_the_very_moment_that_is_waited_for() -> None:
 
 
 def test_a_restart_frees_all_and_forgets_what_was_seen() -> None:
-    backend = Backend(4)
+    backend = ProbedPool(4)
     backend.abandon(width=2)
     backend.ask("ab", after_s=SPACING_S)
     backend.pool.restarted()

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from slotgate.admission.quarantine import CERTAIN_S, EARLY_S, SETTLE_S, SPACING_S
-from tests.admission.llama_model import Connection, LlamaModel, Work
+from tests.admission.llama_model import LlamaModel, ModelledConnection, ModelledWork
 from tests.admission.prober import Prober
 from tests.support.virtual_time import run_virtual
 
-LONG_PREFILL = Work(prefill_s=17.0)
+LONG_PREFILL = ModelledWork(prefill_s=17.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One request: when it comes after the one before, and when its client leaves."""
+class ClientVisit:
+    """One request: the pause before it, its work, and the time until its client leaves."""
 
     after_s: float
-    work: Work
+    work: ModelledWork
     leaves_after_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class BackendTraits:
     slots: int
     batch_s: float
     latency_s: float
@@ -38,7 +38,7 @@ class World:
 
 few = strategies.integers(1, 5)
 worlds = strategies.builds(
-    World,
+    BackendTraits,
     slots=strategies.integers(1, 4),
     batch_s=strategies.sampled_from([0.05, 0.4]),
     latency_s=strategies.sampled_from([0.0, 0.004]),
@@ -46,7 +46,7 @@ worlds = strategies.builds(
     unreadable=strategies.lists(strategies.sampled_from([False, False, True]), max_size=4).map(tuple),
 )
 works = strategies.builds(
-    Work,
+    ModelledWork,
     tasks=strategies.sampled_from([1, 1, 1, 1, 2, 3, 9]),
     stream=strategies.booleans(),
     body_mib=strategies.sampled_from([0, 0, 1, 8, 20]),
@@ -56,7 +56,7 @@ works = strategies.builds(
     gap_s=strategies.sampled_from([0.02, 0.3]),
 )
 visits = strategies.builds(
-    Visit,
+    ClientVisit,
     after_s=strategies.sampled_from([0.0, 0.0, 0.05, 0.5, 1.5]),
     work=works,
     leaves_after_s=strategies.none() | strategies.sampled_from([0.0, 0.01, 0.1, 0.45, 1.0, 2.0, 5.0]),
@@ -67,7 +67,7 @@ visits = strategies.builds(
 @given(world=worlds, schedule=strategies.lists(visits, min_size=1, max_size=14))
 @settings(max_examples=200, deadline=None)
 def test_the_server_never_sees_more_work_than_slots_and_no_slot_is_lost(
-    world: World, schedule: list[Visit]
+    world: BackendTraits, schedule: list[ClientVisit]
 ) -> None:
     async def main() -> None:
         llama = LlamaModel(world.slots, batch_s=world.batch_s)
@@ -92,9 +92,9 @@ def test_the_server_never_sees_more_work_than_slots_and_no_slot_is_lost(
 # -- asking keeps work alive
 
 
-async def closed_at_once(llama: LlamaModel, work: Work) -> float:
-    """How long work goes on whose client has left."""
-    connection = Connection(lambda: None, lambda: None)
+async def closed_at_once(llama: LlamaModel, work: ModelledWork) -> float:
+    """Return the seconds for which work goes on after its client has left."""
+    connection = ModelledConnection(lambda: None, lambda: None)
     connection.close()
     began = asyncio.get_running_loop().time()
     await llama.serve(work, connection)
@@ -108,7 +108,7 @@ async def closed_at_once(llama: LlamaModel, work: Work) -> float:
 def test_in_the_model_frequent_questions_keep_an_abandoned_prefill_alive(
     every_s: float | None, takes_s: float
 ) -> None:
-    """What was measured, so that a rule that asked so often would fail here."""
+    """The real llama-server was measured to do this. A rule that probes so often would fail here."""
 
     async def main() -> None:
         llama = LlamaModel(1)
@@ -119,7 +119,7 @@ def test_in_the_model_frequent_questions_keep_an_abandoned_prefill_alive(
                 await llama.answer_slots(0.0)
 
         asking = asyncio.create_task(ask())
-        took = await closed_at_once(llama, Work(prefill_s=17.0, tokens=0))
+        took = await closed_at_once(llama, ModelledWork(prefill_s=17.0, tokens=0))
         asking.cancel()
         assert took == pytest.approx(takes_s, abs=0.1)
         assert (llama.kept_alive_s > 2.5) == (takes_s > 2.5)
@@ -145,7 +145,7 @@ def test_an_abandoned_prefill_ends_and_its_slot_serves_again_within_two_seconds_
     async def body(llama: LlamaModel, prober: Prober) -> None:
         await prober.request(LONG_PREFILL, leaves_after_s=3.0)
         left_at = prober.loop.time()
-        served_at = await prober.request(Work())
+        served_at = await prober.request(ModelledWork())
         assert served_at - left_at == pytest.approx(SPACING_S + SETTLE_S)
 
     with_llama(1, body)
@@ -153,20 +153,20 @@ def test_an_abandoned_prefill_ends_and_its_slot_serves_again_within_two_seconds_
 
 def test_a_cancelled_decode_costs_its_slot_a_moment_only() -> None:
     async def body(llama: LlamaModel, prober: Prober) -> None:
-        await prober.request(Work(prefill_s=0.5, tokens=1000), leaves_after_s=3.0)
+        await prober.request(ModelledWork(prefill_s=0.5, tokens=1000), leaves_after_s=3.0)
         left_at = prober.loop.time()
-        served_at = await prober.request(Work())
+        served_at = await prober.request(ModelledWork())
         assert served_at - left_at == pytest.approx(EARLY_S + SETTLE_S)
 
     with_llama(1, body)
 
 
-def test_a_slow_decode_is_asked_about_again_only_after_the_spacing() -> None:
+def test_a_slow_decode_is_probed_again_only_after_the_spacing() -> None:
     """It had not written within the first tenth of a second."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
-        await prober.request(Work(prefill_s=0.0, tokens=1000, gap_s=0.4), leaves_after_s=0.5)
-        await prober.request(Work())
+        await prober.request(ModelledWork(prefill_s=0.0, tokens=1000, gap_s=0.4), leaves_after_s=0.5)
+        await prober.request(ModelledWork())
         gaps = [after - before for before, after in zip(prober.probes, prober.probes[1:], strict=False)]
         assert gaps == pytest.approx([SPACING_S + SETTLE_S])
 
@@ -178,9 +178,9 @@ def test_a_steady_flow_of_cancelled_decodes_does_not_keep_an_abandoned_prefill_a
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         prefill = asyncio.create_task(prober.request(LONG_PREFILL, leaves_after_s=2.0))
-        quick = Work(prefill_s=0.0, tokens=1)
+        quick = ModelledWork(prefill_s=0.0, tokens=1)
         for _ in range(60):
-            await prober.request(Work(prefill_s=0.0, tokens=4, gap_s=0.02), leaves_after_s=0.05)
+            await prober.request(ModelledWork(prefill_s=0.0, tokens=4, gap_s=0.02), leaves_after_s=0.05)
             await prober.request(quick)
         await prefill
 
@@ -191,10 +191,10 @@ def test_a_request_that_starts_after_its_close_is_waited_for() -> None:
     """20 MB were sent and the connection closed at once; the slot is idle for 2.4 s, and busy then."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
-        late = Work(body_mib=20, parsing=0.97, prefill_s=17.0)
+        late = ModelledWork(body_mib=20, parsing=0.97, prefill_s=17.0)
         await prober.request(late, leaves_after_s=0.0)
         left_at = prober.loop.time()
-        served_at = await prober.request(Work())
+        served_at = await prober.request(ModelledWork())
         assert served_at - left_at > late.parsing_s + 1.0
 
     with_llama(1, body)
@@ -204,18 +204,20 @@ def test_a_request_that_starts_after_its_close_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole answers"])
-def test_nobody_gets_the_fourth_slot_before_it_is_idle(stream: bool) -> None:
+def test_the_fourth_slot_is_not_granted_before_it_is_idle(stream: bool) -> None:
     """While other slots stream, an abandoned prefill is not noticed: it goes on to its end."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         live = [
-            asyncio.create_task(prober.request(Work(stream=stream, prefill_s=0.0, tokens=1500, gap_s=0.02)))
+            asyncio.create_task(
+                prober.request(ModelledWork(stream=stream, prefill_s=0.0, tokens=1500, gap_s=0.02))
+            )
             for _ in range(3)
         ]
         await asyncio.sleep(0)
-        await prober.request(Work(prefill_s=10.0, tokens=0), leaves_after_s=1.0)
+        await prober.request(ModelledWork(prefill_s=10.0, tokens=0), leaves_after_s=1.0)
         left_at = prober.loop.time()
-        served_at = await prober.request(Work(prefill_s=0.1, tokens=1))
+        served_at = await prober.request(ModelledWork(prefill_s=0.1, tokens=1))
         if stream:
             assert 9.0 <= served_at - left_at <= 9.0 + SPACING_S + 2 * SETTLE_S
         else:
@@ -230,13 +232,13 @@ def test_long_answers_that_say_nothing_before_their_end_do_not_keep_a_slot_out()
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         live = [
-            asyncio.create_task(prober.request(Work(stream=False, prefill_s=600.0, tokens=0)))
+            asyncio.create_task(prober.request(ModelledWork(stream=False, prefill_s=600.0, tokens=0)))
             for _ in range(3)
         ]
         await asyncio.sleep(0)
         await prober.request(LONG_PREFILL, leaves_after_s=1.0)
         left_at = prober.loop.time()
-        served_at = await prober.request(Work())
+        served_at = await prober.request(ModelledWork())
         assert served_at - left_at <= 12.0
         await asyncio.gather(*live)
 
@@ -252,9 +254,9 @@ def test_constant_load_of_whole_answers_does_not_keep_a_slot_out(seconds: float)
 
         async def client() -> None:
             while not stop.is_set():
-                await prober.request(Work(stream=False, prefill_s=seconds, tokens=0))
+                await prober.request(ModelledWork(stream=False, prefill_s=seconds, tokens=0))
 
-        await prober.request(Work(prefill_s=3.0), leaves_after_s=1.0)
+        await prober.request(ModelledWork(prefill_s=3.0), leaves_after_s=1.0)
         clients = [asyncio.create_task(client()) for _ in range(6)]
         left_at = prober.loop.time()
         while len(prober.pool.quarantine):

@@ -30,7 +30,7 @@ def end(ticket: Ticket, outcome: Outcome = Outcome.FINISHED) -> None:
     ticket.lease.release(outcome)
 
 
-def test_who_would_not_fit_waits_although_a_slot_is_free() -> None:
+def test_a_request_that_does_not_fit_the_context_waits_although_a_slot_is_free() -> None:
     simulation, pool = pool_of(4)
     first, second = submit(simulation, 600), submit(simulation, 600)
     assert (first.queued, second.queued, pool.free, pool.room) == (False, True, 3, 400)
@@ -43,7 +43,7 @@ def test_without_a_shared_context_tokens_do_not_matter() -> None:
     assert [submit(simulation, 10**9).queued for _ in range(2)] == [False, False]
 
 
-def test_what_needs_more_than_there_is_runs_alone() -> None:
+def test_a_request_larger_than_the_context_runs_alone() -> None:
     simulation, pool = pool_of(2)
     huge = submit(simulation, 5 * CONTEXT)
     small = submit(simulation, 1)
@@ -83,7 +83,7 @@ def test_without_a_shared_context_no_answer_gets_a_limit() -> None:
     assert (lease.tokens, lease.answer_limit) == (0, None)
 
 
-def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() -> None:
+def test_an_abandoned_request_holds_its_tokens_until_it_is_known_to_be_over() -> None:
     simulation, pool = pool_of(2)
     end(submit(simulation, 600), Outcome.ABANDONED)
     waiting = submit(simulation, 600)
@@ -93,7 +93,7 @@ def test_what_an_abandoned_request_holds_is_held_until_it_is_known_to_be_over() 
     assert not waiting.queued
 
 
-def test_of_an_abandoned_request_that_had_several_slots_each_holds_a_part() -> None:
+def test_each_slot_of_an_abandoned_wide_request_holds_a_part_of_its_tokens() -> None:
     simulation, pool = pool_of(2)
     end(submit(simulation, 600, width=2), Outcome.ABANDONED)
     assert pool.room == 400
@@ -128,7 +128,7 @@ def test_a_big_one_gets_there_although_small_ones_never_cease() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1500), st.integers(0, 2)), max_size=80))
-def test_what_runs_together_always_fits_and_in_the_end_all_are_served(
+def test_running_requests_always_fit_and_all_are_served_in_the_end(
     steps: list[tuple[bool, int, int]],
 ) -> None:
     simulation, pool = pool_of(3)

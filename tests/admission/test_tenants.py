@@ -43,12 +43,12 @@ limits = st.builds(TenantLimits, some, some, st.one_of(st.none(), st.sampled_fro
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ChargedRequest:
     ticket: Ticket
     reservation: UsageReservation
     day: datetime.date
     tokens: float
-    """What its tenant is charged with now."""
+    """The tokens that its tenant is charged with now."""
     over: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Request:
         return self.ticket.lease
 
 
-class Tenants(RuleBasedStateMachine):
+class TenantMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
@@ -69,7 +69,7 @@ class Tenants(RuleBasedStateMachine):
         self.scheduler = Scheduler(QUEUE, lambda: self.now)
         self.scheduler.route({"m": self.pools})
         self.limiter = Limiter(lambda: self.now, self.utc)
-        self.requests: list[Request] = []
+        self.requests: list[ChargedRequest] = []
         self.concurrent: dict[str, int] = {}
 
     def utc(self) -> datetime.datetime:
@@ -116,7 +116,7 @@ class Tenants(RuleBasedStateMachine):
             self.is_as(tenant, before)
             return
         assert inside < self.concurrent.get(tenant, 1000)
-        self.requests.append(Request(ticket, reservation, self.limiter.day, reservation.of_day))
+        self.requests.append(ChargedRequest(ticket, reservation, self.limiter.day, reservation.of_day))
 
     @rule(number=which)
     def leave_the_queue(self, number: int) -> None:
@@ -146,7 +146,7 @@ class Tenants(RuleBasedStateMachine):
 
     @rule(number=which, tokens=amounts)
     def learn_what_it_costs(self, number: int, tokens: int) -> None:
-        """Of one that runs, or that ended long ago."""
+        """The request may be running, or may have ended long ago."""
         known = [request for request in self.requests if request.lease is not None]
         if known:
             request = known[number % len(known)]
@@ -242,19 +242,19 @@ class Tenants(RuleBasedStateMachine):
 
     # -- mechanism
 
-    def live(self) -> list[Request]:
+    def live(self) -> list[ChargedRequest]:
         return [request for request in self.requests if not request.over]
 
-    def running(self) -> list[Request]:
+    def running(self) -> list[ChargedRequest]:
         return [request for request in self.live() if request.lease is not None]
 
-    def never_ran(self, request: Request) -> None:
+    def never_ran(self, request: ChargedRequest) -> None:
         self.scheduler.withdraw(request.ticket)
         request.reservation.refund()
         request.reservation.refund()
         request.tokens, request.over = 0, True
 
-    def settled(self, request: Request, tokens: float) -> None:
+    def settled(self, request: ChargedRequest, tokens: float) -> None:
         request.reservation.settle(tokens)
         request.tokens = tokens
 
@@ -270,5 +270,5 @@ class Tenants(RuleBasedStateMachine):
         assert self.state(tenant) == pytest.approx(before)
 
 
-Tenants.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestTenants = pytest.mark.slow(Tenants.TestCase)
+TenantMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTenants = pytest.mark.slow(TenantMachine.TestCase)

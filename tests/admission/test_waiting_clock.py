@@ -81,7 +81,7 @@ def test_a_model_that_never_loads_is_waited_for_until_the_bound_and_the_timeout(
     assert (queued, request.ticket.refusal) == (True, Refusal.QUEUE_TIMEOUT)
 
 
-def test_where_another_backend_of_the_model_serves_the_wait_is_for_a_slot() -> None:
+def test_the_wait_is_for_a_slot_if_another_backend_of_the_model_serves() -> None:
     busy, coming = SlotPool("busy", 1), SlotPool("coming", 1)
     loading(coming, 300.0)
     simulation = waiting(busy, coming)

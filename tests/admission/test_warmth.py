@@ -1,11 +1,11 @@
-"""Where a ticket is served when several pools could: the warm one, if that costs nobody a slot."""
+"""Of several pools that could serve a ticket, the warm one does, if no other ticket loses a slot by it."""
 
 from __future__ import annotations
 
 import pytest
 
 from slotgate.admission import Demand, QueueLimits, SlotPool
-from tests.admission.simulation import Request, Simulation
+from tests.admission.simulation import SimulatedRequest, Simulation
 
 WAIT_S = 0.05
 LIMITS = QueueLimits(
@@ -25,11 +25,11 @@ class Two(Simulation):
         self.a, self.b = SlotPool("a", slots), SlotPool("b", slots)
         super().__init__(self.a, self.b, limits=LIMITS)
 
-    def warm(self, seconds: float = 1.0, tenant: str = "t", **warmth: int) -> Request:
+    def warm(self, seconds: float = 1.0, tenant: str = "t", **warmth: int) -> SimulatedRequest:
         return self.submit(tenant, seconds=seconds, warmth=warmth)
 
 
-def served_at(request: Request) -> str:
+def served_at(request: SimulatedRequest) -> str:
     return request.lease.pool_name
 
 
@@ -85,7 +85,7 @@ def test_it_declines_a_cold_slot_once() -> None:
     assert served_at(third) == "b"
 
 
-def test_no_slot_idles_while_somebody_else_could_use_it() -> None:
+def test_no_slot_idles_while_another_ticket_could_use_it() -> None:
     two = Two()
     two.warm(seconds=100, a=MUCH)
     patient = two.warm(a=MUCH)

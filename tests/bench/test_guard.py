@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.guard import BASELINE, EVENTS, Work, count
+from bench.guard import BASELINE, EVENTS, TokenWork, count
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_the_count_is_the_same_every_time_and_leaves_no_hook_behind() -> None:
 
 
 def test_half_more_of_either_kind_is_too_much() -> None:
-    baseline = Work(instructions=100, calls=10)
-    assert not Work(instructions=150, calls=15).exceeds(baseline)
-    assert Work(instructions=151, calls=10).exceeds(baseline)
-    assert Work(instructions=100, calls=15.1).exceeds(baseline)
+    baseline = TokenWork(instructions=100, calls=10)
+    assert not TokenWork(instructions=150, calls=15).exceeds(baseline)
+    assert TokenWork(instructions=151, calls=10).exceeds(baseline)
+    assert TokenWork(instructions=100, calls=15.1).exceeds(baseline)

@@ -1,4 +1,4 @@
-"""The same short answer of a llama-server in the protocol of each endpoint.
+"""One short answer of a llama-server in the protocol of each endpoint.
 
 Its words are `WORDS`. `events` is a whole stream, event by event. Tests truncate it, stop it, or repeat it
 for ever.

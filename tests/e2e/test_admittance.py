@@ -1,4 +1,4 @@
-"""Who may use the gateway: known keys where there are tenants, no foreign page where there are none."""
+"""Access to the gateway: known keys if there are tenants, and no pages of other sites if there are none."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_health_checks_need_no_key() -> None:
     assert [got.status for got in answers] == [200, 200]
 
 
-# What a key may use
+# -- models of a key
 
 
 async def test_a_key_sees_and_uses_the_models_that_it_may() -> None:
@@ -236,7 +236,7 @@ async def test_a_foreign_origin_is_403_without_keys(origin: bytes, status: int) 
         (b"", 415),
     ],
 )
-async def test_what_a_form_can_send_is_415_without_keys(kind: bytes, status: int) -> None:
+async def test_a_content_type_that_a_form_can_send_is_415_without_keys(kind: bytes, status: int) -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         got = await from_page(gateway.url, b"host: localhost", b"content-type: " + kind)

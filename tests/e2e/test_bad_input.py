@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in one clear answer, costs nothing, and never reaches a backend."""
+"""A faulty request gets one clear answer, costs nothing, and never reaches a backend."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def bench(url: str, *options: str, key: str = "sg-a") -> tuple[int, str, s
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_it_asks_as_often_as_it_is_told_and_never_more_at_a_time() -> None:
+async def test_it_sends_the_stated_number_of_requests_and_streams() -> None:
     fu = ScriptedUpstream(scripts={CHAT: ANSWER}, llama=LlamaLike(8))
     async with fu, running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
         code, out, _ = await bench(gateway.url, "--requests", "20", "--streams", "4", "--json")
@@ -48,7 +48,7 @@ async def test_it_asks_as_often_as_it_is_told_and_never_more_at_a_time() -> None
         assert said["queue_ms"] is not None
 
 
-async def test_a_refusal_is_told_and_is_the_exit_code() -> None:
+async def test_a_refusal_is_reported_and_sets_the_exit_code() -> None:
     fu = ScriptedUpstream(scripts={CHAT: ANSWER})
     async with fu, running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
         code, out, _ = await bench(gateway.url, "--requests", "2", key="sg-other")
@@ -57,13 +57,13 @@ async def test_a_refusal_is_told_and_is_the_exit_code() -> None:
     assert "failed: 2 × invalid_api_key" in out
 
 
-async def test_a_gateway_that_is_not_there_is_told() -> None:
+async def test_a_missing_gateway_is_reported() -> None:
     code, out, _ = await bench("http://127.0.0.1:1", "--requests", "1")
     assert code == 1
     assert "failed: 1 × not reached" in out
 
 
-async def test_what_is_no_url_is_a_usage_error() -> None:
+async def test_an_unusable_url_is_a_usage_error() -> None:
     code, _, err = await bench("ftp://127.0.0.1:8080")
     assert code == 2
     assert "--url" in err

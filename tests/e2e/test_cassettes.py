@@ -38,7 +38,7 @@ WHOLE = stream(T("a"), T("\u2028 ü 😀"), STOP, DONE)
 # -- a real llama-server
 
 
-async def test_what_a_real_llama_server_said_is_played_byte_for_byte(
+async def test_answers_of_a_real_llama_server_are_played_byte_for_byte(
     tiny_llama: RealLlama, tmp_path: Path
 ) -> None:
     requests = [
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_has_its_upstream_closed_and_what_came_is_kep
 
 
 @pytest.mark.slow
-async def test_what_is_under_way_when_recording_stops_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
+async def test_an_answer_that_runs_when_recording_stops_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
     script: Script = [Write(H + chunked(T("a"))), Stall()]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu:
         async with recording(fu.url, tmp_path) as url:
@@ -354,7 +354,7 @@ async def test_both_commands_serve_until_they_are_stopped(tmp_path: Path) -> Non
         (["record", "--upstream", "http://h", "--to", "FOLDER", "--api-key-env", "NOT_SET_X"], b"is not set"),
     ],
 )
-async def test_what_cannot_be_done_is_said_with_exit_code_2(
+async def test_a_command_that_cannot_be_carried_out_says_why_with_exit_code_2(
     words: list[str], said: bytes, tmp_path: Path
 ) -> None:
     process = await slotgate(*(str(tmp_path) if word == "FOLDER" else word for word in words))

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 PATIENCE_S = 20.0
 
 
-class Watched:
+class WatchedChild:
     """A fleet of one child, whose states can be waited for."""
 
     def __init__(self, process: LlamaProcess, fleet: Fleet) -> None:
@@ -55,7 +55,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(*habits: str) -> AsyncIterator[Watched]:
+async def watched(*habits: str) -> AsyncIterator[WatchedChild]:
     command = child_program(*habits)
     settings = parse({"backend": [{"name": "own", "command": list(command), "models": ["m"]}]}, {})
     limits = RestartLimits(first_delay_s=0.0)
@@ -66,7 +66,7 @@ async def watched(*habits: str) -> AsyncIterator[Watched]:
         async with assemble(children.located(settings), children.environ({})) as (_, parts):
             fleet = parts.runtime.fleet
             children.report_to(fleet.backends)
-            yield Watched(process, fleet)
+            yield WatchedChild(process, fleet)
 
 
 async def test_scenario_122_a_process_that_was_given_up_says_so_where_readiness_is_asked() -> None:
@@ -126,7 +126,7 @@ async def chat(served: Served) -> tuple[int, str]:
 
 
 async def successor_of(child: int, served: Served) -> int:
-    """Whom the gateway has started in its place."""
+    """Return the pid of the process that the gateway has started in its place."""
     async with asyncio.timeout(PATIENCE_S):
         while (found := children_of(served.process.pid)) in ([], [child]):
             await asyncio.sleep(0.02)

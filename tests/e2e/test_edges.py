@@ -89,7 +89,7 @@ NO_KEY_NEEDED = {
     ("POST", "/admin/session"): 400,
     ("DELETE", "/admin/session"): 403,
 }
-"""What answers nevertheless, and how a request with nothing in it."""
+"""Endpoints that answer nevertheless -> the status of their answer to an empty request."""
 AT_EVERY_ENDPOINT = pytest.mark.parametrize("way", WAYS, ids=repr)
 
 
@@ -204,7 +204,7 @@ async def test_a_chunked_body_is_read_to_its_end_and_forwarded_with_a_length(way
 
 
 @AT_EVERY_ENDPOINT
-async def test_who_expects_100_continue_is_told_to_go_on_and_is_served(way: Way) -> None:
+async def test_a_client_that_expects_100_continue_gets_it_and_is_served(way: Way) -> None:
     body, kind = way.body()
     fu = whole(way)
     async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
@@ -221,7 +221,9 @@ async def test_who_expects_100_continue_is_told_to_go_on_and_is_served(way: Way)
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"br", b"deflate, gzip", b"x"])
 @AT_EVERY_ENDPOINT
-async def test_a_compressed_body_is_415_and_told_what_is_taken(way: Way, encoding: bytes) -> None:
+async def test_a_compressed_body_is_415_and_the_answer_names_what_is_accepted(
+    way: Way, encoding: bytes
+) -> None:
     body, kind = way.body()
     fu = whole(way)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

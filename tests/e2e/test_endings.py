@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 KEY = b"x-api-key: sg-a"
 SLOTS = 40
-"""Those that were left have to be verified first; there are others meanwhile."""
+"""Many, because abandoned slots stay in quarantine for a while, and tests need others meanwhile."""
 
 
 WAYS = [
@@ -36,7 +36,7 @@ WAYS = [
 ]
 
 
-class Visit:
+class EndpointCase:
     """One endpoint, and a tenant that may have one request at a time."""
 
     def __init__(self, way: Way, stream: bool, gateway: Gateway, fu: ScriptedUpstream) -> None:
@@ -200,11 +200,11 @@ async def test_scenario_021_the_next_request_of_a_key_is_served_however_the_last
         "timeouts": {"first_byte_s": 0.3, "idle_s": 0.3},
         "admission": {"queue_timeout_s": 0.5},
     }
-    endings = [getattr(Visit, name) for name in vars(Visit) if name.startswith("with_")]
+    endings = [getattr(EndpointCase, name) for name in vars(EndpointCase) if name.startswith("with_")]
     async with fu, running_gateway(settings_for(fu.url, **given)) as gateway:
-        visit = Visit(way, stream, gateway, fu)
+        visit = EndpointCase(way, stream, gateway, fu)
         for ending in endings:
-            if ending is Visit.with_all_slots_taken:
+            if ending is EndpointCase.with_all_slots_taken:
                 continue
             await ending(visit)
             assert await visit.ask(visit.success) == 200, ending.__name__

@@ -205,7 +205,7 @@ async def test_scenario_044_an_answer_has_one_length_and_nothing_of_the_backends
 
 
 @EACH
-async def test_of_a_requests_headers_the_backend_sees_its_own_list_only(way: Way) -> None:
+async def test_the_backend_gets_none_but_the_listed_headers_of_a_request(way: Way) -> None:
     theirs = (
         b"connection: keep-alive, x-private",
         b"keep-alive: timeout=9",
@@ -267,7 +267,7 @@ async def test_the_last_frame_waits_for_the_upstreams_own_end(way: Way) -> None:
 
 @pytest.mark.parametrize("end", [Stall(), Fin(), Rst()], ids=["silence", "FIN", "RST"])
 @EACH_STREAM
-async def test_a_success_without_the_upstreams_own_end_is_told_and_its_slot_verified(
+async def test_a_success_without_the_upstreams_own_end_is_reported_and_its_slot_verified(
     way: Way, end: Stall | Fin | Rst
 ) -> None:
     """After the grace, or when the connection was cut behind the success."""
@@ -343,7 +343,7 @@ async def test_scenario_088_an_error_of_the_backend_passes_with_its_status_and_w
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)
-async def test_what_the_backend_cannot_do_now_is_503_and_on_messages_529(way: Way) -> None:
+async def test_an_overloaded_backend_is_503_and_on_messages_529(way: Way) -> None:
     said = error_body(503, "no slot", "server_error")
     fu = upstream_of(way, [Write(answer(503, said, b"Connection: close")), Fin()])
     async with fu, serving(fu.url) as gateway:
@@ -554,7 +554,7 @@ COUNTED_ALONE = [way for way in STREAMING if way.sample.wide and way.endpoint.di
 
 @pytest.mark.parametrize("way", COUNTED_ALONE, ids=repr)
 async def test_a_stream_of_several_parts_ends_with_the_last_of_them(way: Way) -> None:
-    """Where every part says its own end and nothing says the end of all."""
+    """In these protocols every part states its own end, and no event states the end of all parts."""
     last = chunked(way.sample.events[-1])
     fu = upstream_of(way, [Write(H + way.head() + last), Write(last), Write(last + END), Fin()])
     async with fu, serving(fu.url) as gateway:
@@ -603,7 +603,7 @@ def tenant_with(**limits: object) -> dict[str, Any]:
 
 
 async def sent(way: Way, sections: dict[str, Any], **members: object) -> dict[str, Any]:
-    """What the backend reads of a request of the tenant."""
+    """Return the body that the backend gets for a request of the tenant."""
     fu = upstream_of(way, whole(way))
     async with fu, serving(fu.url, **sections) as gateway:
         got = await way.ask(gateway.url, b"authorization: Bearer sg-t", **members)
@@ -681,7 +681,7 @@ async def test_a_queued_request_that_is_superseded_is_409(way: Way, *, stream: b
 
 
 @IN_BOTH_MODES
-async def test_a_running_request_that_is_superseded_is_ended_upstream_and_told(
+async def test_a_running_request_that_is_superseded_is_ended_upstream_and_gets_an_error(
     way: Way, *, stream: bool
 ) -> None:
     held: Script = [Write(H + way.head()), Stall()] if stream else [Stall()]
@@ -719,7 +719,7 @@ async def test_another_tenant_and_another_key_supersede_nothing() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_of_an_editors_burst_on_one_slot_only_the_last_request_completes(*, stream: bool) -> None:
+async def test_only_the_last_request_of_an_editors_burst_completes_on_one_slot(*, stream: bool) -> None:
     """Each key press asks anew. The backend sees the first, which had the slot, and the last."""
     [way] = [way for way in WAYS if way.path == "/infill"]
     held: Script = [Write(H + way.head()), Stall()] if stream else [Stall()]
@@ -822,7 +822,7 @@ SHOWN = {"expose_props": "/props", "expose_slots": "/slots"}
 
 
 @pytest.mark.parametrize("path", SHOWN.values())
-async def test_what_shows_the_backend_is_off_by_default(path: str) -> None:
+async def test_endpoints_that_show_the_backend_are_off_by_default(path: str) -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu.url) as gateway:
         for method in ("GET", "POST"):
@@ -831,7 +831,9 @@ async def test_what_shows_the_backend_is_off_by_default(path: str) -> None:
 
 
 @pytest.mark.parametrize(("switch", "path"), SHOWN.items())
-async def test_what_shows_the_backend_is_read_only_and_asks_it_nothing(switch: str, path: str) -> None:
+async def test_endpoints_that_show_the_backend_are_read_only_and_ask_it_nothing(
+    switch: str, path: str
+) -> None:
     fu = upstream_of(STREAMING[0], [Stall()], slots=2)
     async with fu, serving(fu.url, server={"port": 0, switch: True}) as gateway:
         async with await gateway.client() as client:

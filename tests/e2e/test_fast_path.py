@@ -28,15 +28,15 @@ SAID = "".join(f" {number}" for number in range(TOKENS))
 KEY = b"x-slotgate-supersede: editor"
 
 
-class Watched:
+class FastPathCount:
     def __init__(self) -> None:
         self.taken = 0
 
 
 @pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[FastPathCount]:
     """Counts the tokens on the fast path: a test in which there are none proves nothing."""
-    watched = Watched()
+    watched = FastPathCount()
     take = FastPath.take
 
     def counted(fast_path: FastPath, read: bytes) -> bool:
@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_between_tokens_ends_the_generation(
 
 @pytest.mark.slow
 async def test_a_client_that_pauses_and_resumes_reads_every_token_once(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: FastPathCount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection buffers little, so the direct writer is shut and opened again and again."""
     shut = 0
@@ -185,7 +185,7 @@ async def test_a_stream_after_an_unread_answer_is_complete() -> None:
 
 
 @pytest.mark.slow
-async def test_a_running_stream_is_completed_after_sigterm(watched: Watched, tmp_path: Path) -> None:
+async def test_a_running_stream_is_completed_after_sigterm(watched: FastPathCount, tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: flowing(*END_OF_ALL, count=500)})
     async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
         async with await served.client() as client:

@@ -151,7 +151,7 @@ SCRIPTS: list[Script] = [
 
 
 @pytest.mark.slow
-async def test_scenario_111_a_thousand_disconnects_are_all_told_of_and_no_traceback() -> None:
+async def test_scenario_111_a_thousand_disconnects_are_all_accounted_for_in_the_log() -> None:
     """In the queue, before headers, before the first event, mid-stream, as the answer ends. Some have a line,
     the others are counted."""
     dice = random.Random(111)

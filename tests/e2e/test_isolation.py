@@ -77,7 +77,7 @@ def left_in(slots: list[dict[str, Any]]) -> list[int]:
 
 
 async def test_without_it_another_tenant_finds_the_canary(tiny_model: Path) -> None:
-    """What the other tests show is there to be seen."""
+    """So the other tests would notice if isolation did nothing."""
     async with running_gateway(settings(tiny_model, False, slots=1)) as gateway:
         await ask(gateway, "a")
         assert cached(await ask(gateway, "b")) > 50
@@ -110,7 +110,9 @@ async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path)
 
 
 @pytest.mark.parametrize(("path", "width"), [(CHAT, 1), ("/v1/messages", 2)])
-async def test_what_cannot_be_told_its_slot_has_them_all(tiny_model: Path, path: str, width: int) -> None:
+async def test_a_request_that_cannot_name_its_slot_gets_all_slots(
+    tiny_model: Path, path: str, width: int
+) -> None:
     """Or llama-server might put it where somebody else is promised to be."""
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         body = MESSAGES | {"stream": True, "max_tokens": 100_000}

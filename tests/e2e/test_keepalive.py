@@ -48,7 +48,7 @@ def usage_asked(**options: bool) -> dict[str, Any]:
 
 
 def ours(frames: Sequence[Frame]) -> list[bytes]:
-    """What comes before the first output: comments and chunks without any."""
+    """Return the frames before the first output: comments, and chunks without text."""
     waiting = itertools.takewhile(lambda frame: not text_of([frame]), frames)
     return [frame.data for frame in waiting]
 
@@ -182,7 +182,7 @@ async def test_the_role_of_a_second_choice_is_kept() -> None:
     assert [c["choices"][0]["index"] for c in chunks if "role" in c["choices"][0]["delta"]] == [0, 1]
 
 
-# What the client asked to be told
+# -- events that the client asked for
 
 
 def counted(text: str, predicted: int) -> bytes:
@@ -233,7 +233,7 @@ async def test_timings_are_those_of_the_last_chunk_and_none_before_the_first() -
     assert all(value == {"prompt_n": 7} for value in later)
 
 
-# What keep-alives leave alone
+# -- streams without keep-alives
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ async def test_an_answer_that_is_no_stream_has_none() -> None:
     assert got.json.keys() == {"choices", "id", "created", "model"}
 
 
-# Who decides
+# -- options that decide
 
 
 @pytest.mark.parametrize(

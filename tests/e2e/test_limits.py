@@ -1,4 +1,4 @@
-"""What a tenant may ask for in a minute and in a day, over HTTP: refused early, told honestly, given back."""
+"""Limits per minute and per day over HTTP: refusals come early, name the limit, and cost nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_tokens_are_corrected_by_what_the_backend_counted() -> None:
     assert header(got, "x-ratelimit-limit-tokens") == b"600"
 
 
-async def test_no_number_of_tokens_that_is_asked_for_makes_what_was_used_forgotten() -> None:
+async def test_no_requested_number_of_tokens_resets_the_use() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu, running_gateway(settings_for(fu.url, tenant=tenants(tokens_per_day=1000))) as gateway:
         got = await ask(gateway.url, KEY, stream=False, max_tokens=1e308, n=2)
@@ -96,7 +96,7 @@ MEMBERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("endpoint", SLOT_ENDPOINTS, ids=lambda endpoint: endpoint.name)
 @pytest.mark.parametrize("ending", ["queue full", "client gone", "unreachable"])
-async def test_what_never_ran_costs_nothing_on_any_endpoint(endpoint: Any, ending: str) -> None:  # noqa: ANN401
+async def test_a_request_that_never_ran_costs_nothing_on_any_endpoint(endpoint: Any, ending: str) -> None:  # noqa: ANN401
     path = endpoint.paths[0]
     fu = ScriptedUpstream(scripts={path: [Stall()], CHAT: [Stall()]})
     fu.llama.total_slots = 1
@@ -132,7 +132,7 @@ async def test_what_never_ran_costs_nothing_on_any_endpoint(endpoint: Any, endin
         holder.close()
 
 
-async def test_what_was_used_of_a_day_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_use_of_a_day_survives_a_restart(tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu:
         store = {"store": f"sqlite:///{tmp_path}/usage.db"}

@@ -93,7 +93,7 @@ async def test_while_it_loads_the_client_hears_and_its_time_in_the_queue_stands_
     assert data_of(frames)
 
 
-async def test_two_models_of_a_group_of_one_swap_under_load_and_nobody_is_cut(tiny_model: Path) -> None:
+async def test_two_models_of_a_group_of_one_swap_under_load_and_no_stream_is_cut(tiny_model: Path) -> None:
     async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
         most = 0
 
@@ -156,7 +156,7 @@ async def test_a_killed_process_ends_its_stream_with_an_error_and_serves_those_w
     assert [got.status for got in answers] == [200] * 3
 
 
-async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_are_told(
+async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_get_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = partial(LlamaProcess, limits=RestartLimits(first_delay_s=0.0))
@@ -252,7 +252,7 @@ async def test_a_restart_waits_for_what_runs_and_serves_those_who_wait(tiny_mode
     assert after != before
 
 
-async def test_a_restart_s_patience_ends_and_the_stream_is_told(tiny_model: Path) -> None:
+async def test_a_restart_whose_patience_ends_cancels_the_stream_with_an_error(tiny_model: Path) -> None:
     server = {**SERVER, "shutdown_grace_s": 0.2}
     settings = own_settings(own_backend("a", llama_command(tiny_model)), server=server)
     async with running_gateway(settings) as gateway:
@@ -292,7 +292,7 @@ async def test_unload_and_load_by_order(tiny_model: Path) -> None:
     assert got.status == 200
 
 
-async def test_what_is_drained_by_order_is_not_loaded_by_requests(tiny_model: Path) -> None:
+async def test_requests_do_not_load_a_drained_backend(tiny_model: Path) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
     async with running_gateway(settings, ready=False) as gateway:
         await order(gateway.url, "a", "drain")

@@ -37,7 +37,7 @@ def lines(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 def counted(entries: list[dict[str, Any]], kind: str) -> int:
-    """How many requests of this kind were told of in numbers."""
+    """Return the number of requests of this kind that were only counted in the log."""
     return sum(entry["left_out"][kind] for entry in entries if "left_out" in entry)
 
 
@@ -145,7 +145,7 @@ async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> Non
     assert outcomes.count("client_gone") + counted(gateway.log.events, "client_gone") == flood + 1
 
 
-async def test_what_ends_well_always_has_its_line() -> None:
+async def test_a_successful_request_always_has_its_log_line() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url)) as gateway:
         for _ in range(MOST + 20):
             await fetch(gateway.url, "GET", "/v1/models")
@@ -162,7 +162,7 @@ async def test_a_flood_of_nonsense_is_some_lines_and_a_number() -> None:
 
 
 @pytest.mark.slow
-async def test_on_a_pipe_every_line_is_json_and_the_last_counts_are_told_at_the_end(tmp_path: Path) -> None:
+async def test_on_a_pipe_every_line_is_json_and_the_last_counts_are_logged_at_the_end(tmp_path: Path) -> None:
     async with ScriptedUpstream(scripts={CHAT: WHOLE}) as fu:
         async with served_gateway(tmp_path, backend_table(fu.url)) as served:
             await ask(served.url, b"x-request-id: r-1")

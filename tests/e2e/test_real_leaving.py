@@ -45,7 +45,7 @@ async def logged(llama: RealLlama, text: str, since: int, within: float) -> floa
 
 
 def tokens_done(llama: RealLlama, since: int) -> int:
-    """How many tokens the slot had processed when it was let go of."""
+    """Return the number of tokens that the slot had processed when it was released."""
     [line] = [line for line in list(llama.log)[since:] if LET_GO in line]
     return int(line.partition("n_tokens = ")[2].partition(",")[0])
 
@@ -77,7 +77,7 @@ async def test_an_abandoned_prefill_is_cancelled_in_time_because_our_probes_let_
 async def test_the_same_prefill_runs_to_its_end_when_slots_is_asked_every_fifth_of_a_second(
     run_llama: RunLlama, small_model: Path
 ) -> None:
-    """What the spacing of the probes is for."""
+    """This is the reason for the spacing of the probes."""
     done = 0
     for _ in range(TRIES):  # a machine that is busy elsewhere for a second lets llama-server notice
         llama = run_llama(RealLlama(small_model, slots=1, context=8192, args=SMALL_BATCHES))
@@ -131,7 +131,7 @@ async def test_twenty_clients_of_which_half_leave_defer_nothing_and_lose_no_slot
 
 
 async def one_client(gateway: Gateway, dice: random.Random, *, leaves: bool, stream: bool) -> bool:
-    """Whether it stayed to the end, and got it. Leavers go while queued, in prefill, or in decode."""
+    """Return True if the client stayed and got its whole answer. Others leave in queue, prefill or decode."""
     long_prompt = leaves and dice.random() < 0.5
     body = chat(LONG_PROMPT if long_prompt else "hi", stream=stream, max_tokens=8, ignore_eos=True)
     await asyncio.sleep(dice.uniform(0, 8))

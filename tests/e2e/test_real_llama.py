@@ -30,8 +30,8 @@ def measured(tokens: int) -> dict[str, Any]:
 
 
 async def tokens_a_second(url: str) -> float:
-    """Of one whole stream, from its first bytes to its last. Counted in what comes off the socket, unparsed:
-    the machine's two cores are wanted by llama-server and the gateway."""
+    """Return the rate of one whole stream, from its first bytes to its last. The bytes are counted unparsed,
+    because llama-server and the gateway need both cores of the machine."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(request_bytes("POST", CHAT, b"Connection: close", json=measured(TOKENS)))

@@ -1,4 +1,4 @@
-"""When a lease is given back: before the sentinel is handed on, for success only, at the upstream's own end.
+"""A lease is released before the sentinel is handed on, only at a success, at the upstream's own end.
 
 Each of the three conditions has a test here that fails when the condition is taken out of the relay.
 """

@@ -46,7 +46,7 @@ def key_of(name: str) -> bytes:
 
 
 def leaked(text: bytes | str, names: Iterable[str] = NAMES) -> list[str]:
-    """Whose keys can be seen in this, even in part."""
+    """Return the names whose keys are visible in the text, even in part."""
     seen = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
     return [name for name in names if any(part in seen for part in parts_of(key_of(name)[3:]))]
 
@@ -186,7 +186,7 @@ async def listening(
             ears.check()
 
 
-def test_what_is_searched_for_would_be_found() -> None:
+def test_a_leaked_key_would_be_found() -> None:
     assert leaked(b"x" + key_of("a")[9:17] + b"y") == ["a"]
     assert leaked(f"{NAMES}") == []
 
@@ -398,7 +398,7 @@ async def test_a_tenant_with_several_keys_loses_the_one_that_is_revoked_and_no_o
             client.close()
 
 
-def test_what_is_built_from_keys_does_not_show_them() -> None:
+def test_objects_built_from_keys_do_not_show_them() -> None:
     given = settings("http://127.0.0.1:1")
     ring = KeyRing(given.tenants, given.server.operator_key_hashes)
     known = ring.find(key_of("a"))
@@ -413,7 +413,7 @@ def test_what_is_built_from_keys_does_not_show_them() -> None:
 async def test_scenario_113_no_key_is_in_the_arguments_of_a_process(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where every user of the machine could read it."""
+    """Every user of the machine could read it there."""
     server = Installed().server({})
     assert server is not None
     command = [str(server[0]), "--model", str(tiny_model), "--threads", "1", "--parallel", "1"]

@@ -80,7 +80,7 @@ async def upstream_closes(fu: ScriptedUpstream, number: int = 0) -> None:
 @LEAVING
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("more", [Stall(), Paced(rate=50)], ids=["silent", "live"])
-async def test_the_running_one_of_two_pipelined_requests_is_told_that_its_client_left(
+async def test_the_running_request_of_a_pipeline_sees_that_its_client_left(
     more: Stall | Paced, segments: int, leave: Leave
 ) -> None:
     """uvicorn tells only the last one, and none while reading is paused."""
@@ -958,7 +958,7 @@ async def test_an_error_in_a_request_does_not_get_into_an_answer_that_has_begun(
         assert client.clean_end is False
 
 
-async def test_an_application_that_reads_after_a_refusal_is_told_that_the_client_is_gone() -> None:
+async def test_an_application_that_reads_after_a_refusal_sees_that_the_client_is_gone() -> None:
     """A 100 Continue is still due. Writing it to a connection that is closed for writing would raise."""
     seen: list[str] = []
 

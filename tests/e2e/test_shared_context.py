@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 async def all_at_once(url: str) -> list[tuple[str, bool]]:
-    """Of as many as there are slots: how each ended, and whether it said so."""
+    """Send one stream to each slot. Return the reason of each end, and True if `[DONE]` followed."""
     bodies: list[dict[str, Any]] = [LONG] * SLOTS
     streams = await asyncio.gather(*(read_stream(url, CHAT, body, within=PATIENCE_S) for body in bodies))
     return [(_reason(data_of(frames)), frames[-1].data == DONE) for frames in streams]
@@ -39,8 +39,8 @@ def _reason(chunks: list[dict[str, Any]]) -> str:
     return str(reasons[-1])
 
 
-async def test_asked_directly_they_end_each_other(run_llama: RunLlama, tiny_model: Path) -> None:
-    """What the other tests prevent."""
+async def test_streams_end_each_other_without_the_gateway(run_llama: RunLlama, tiny_model: Path) -> None:
+    """So the other tests would notice if the gateway did nothing."""
     llama = run_llama(RealLlama(tiny_model, slots=SLOTS, args=UNIFIED))
     ends = await all_at_once(llama.url)
     assert "Context size has been exceeded." in {reason for reason, _ in ends}
@@ -57,7 +57,7 @@ async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True], ids=["command", "script"])
-async def test_of_a_process_of_our_own_it_is_known_from_its_log(
+async def test_the_log_of_an_own_process_shows_that_its_slots_share_a_context(
     tiny_model: Path, tmp_path: Path, hidden: bool
 ) -> None:
     """A script tells by its options nothing of those that it adds."""
@@ -80,7 +80,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-async def test_answers_that_nobody_limits_do_not_end_each_other(tiny_model: Path, path: str) -> None:
+async def test_answers_without_a_limit_do_not_end_each_other(tiny_model: Path, path: str) -> None:
     """This model never ends by itself: each gets what its slot's share of the context leaves it."""
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
@@ -93,9 +93,7 @@ async def test_answers_that_nobody_limits_do_not_end_each_other(tiny_model: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", ["start", "demand"])
-async def test_what_waits_for_a_process_that_is_still_to_be_loaded_is_counted_as_well(
-    tiny_model: Path, load: str
-) -> None:
+async def test_requests_that_wait_for_a_process_to_load_are_counted_too(tiny_model: Path, load: str) -> None:
     backend = own_backend("m", llama_command(tiny_model, *UNIFIED, slots=SLOTS), load=load)
     async with running_gateway(own_settings(backend), ready=False) as gateway:
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
@@ -107,7 +105,7 @@ async def test_a_process_whose_slots_have_contexts_of_their_own_is_not_held_back
         assert context_of(gateway, "m") == 0
 
 
-async def test_what_the_configuration_says_of_it_counts_most(tiny_model: Path) -> None:
+async def test_the_configured_value_counts_most(tiny_model: Path) -> None:
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command, kv_unified=False))) as gateway:
         assert context_of(gateway, "m") == 0

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPERATOR = b"authorization: Bearer sg-operator"
 PROMPT_S = 2.0
-"""What has to happen at once may take this long on a busy machine."""
+"""Seconds that something immediate may take on a busy machine."""
 STOP_SIGNALS = pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 
 
@@ -72,7 +72,7 @@ def error_of(frame: bytes) -> dict[str, object]:
 
 
 def refuses(url: str) -> bool:
-    """Whether nothing listens there."""
+    """Return True if nothing listens there."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) != 0

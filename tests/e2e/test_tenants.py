@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 WEIGHTS = {"one": 1, "two": 2, "four": 4}
 TOKENS = {"one": 60, "two": 20, "four": 110, "batch": 40}
-"""Of an answer: tenants ask for different amounts."""
+"""Tenant -> the tokens of each of its answers. Tenants ask for different amounts."""
 ASKING = 5
 """Requests that each tenant has under way: more than there are slots, so that it always waits."""
 ENOUGH = 40_000
@@ -40,8 +40,8 @@ def key(name: str) -> bytes:
     return b"authorization: Bearer sg-" + name.encode()
 
 
-class Work:
-    """What the log says of the requests that have ended."""
+class EndedRequests:
+    """Counts of the requests that have ended, from the log."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.requests = Counter[str]()
@@ -59,7 +59,9 @@ def off_by(slot_seconds: Mapping[str, float]) -> float:
     return max(abs(slot_seconds[name] / everything / dues[name] - 1) for name in WEIGHTS)
 
 
-async def backlogged(gateway: Gateway, llama: RealLlama) -> tuple[Work, dict[str, float], list[float]]:
+async def backlogged(
+    gateway: Gateway, llama: RealLlama
+) -> tuple[EndedRequests, dict[str, float], list[float]]:
     """All tenants ask without a pause until enough was served. Return what was served, the slot time that
     it took, and what llama-server had waiting inside itself whenever it was asked."""
 
@@ -79,18 +81,21 @@ async def backlogged(gateway: Gateway, llama: RealLlama) -> tuple[Work, dict[str
     askers = [asyncio.create_task(keep_asking(name, number)) for name in TOKENS for number in range(ASKING)]
     try:
         for part in range(1, 9):
-            await gateway.until(lambda: Work(gateway).tokens.total() >= ENOUGH * part / 8, within=120)  # noqa: B023
+            await gateway.until(
+                lambda: EndedRequests(gateway).tokens.total() >= ENOUGH * part / 8,  # noqa: B023
+                within=120,
+            )
             deferred.append((await llama.metrics())["requests_deferred"])
             for task in askers:
                 assert not task.done(), task.exception()
-        return Work(gateway), dict(gateway.scheduler.slot_seconds), deferred
+        return EndedRequests(gateway), dict(gateway.scheduler.slot_seconds), deferred
     finally:
         for task in askers:
             task.cancel()
         await asyncio.wait(askers)
 
 
-async def test_what_tenants_get_of_a_real_llama_server_follows_their_weights(
+async def test_shares_of_a_real_llama_server_follow_the_weights_of_tenants(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
     """Streams and whole answers, with a batch tenant beside; measured again if it was not so."""

@@ -81,7 +81,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def forget(self) -> None:
-        """What was written until now."""
+        """Drop everything that was written until now."""
         self.written = ""
 
     async def shows(self, *texts: str, within: float = 10.0) -> None:
@@ -253,7 +253,7 @@ async def test_a_refusal_is_said_with_exit_code_2(server: dict[str, object], key
             assert "\x1b[?1049h" not in screen.written
 
 
-async def test_nobody_there_is_exit_code_1_and_no_url_is_2() -> None:
+async def test_a_missing_gateway_is_exit_code_1_and_no_url_is_2() -> None:
     with refusing_url() as url:
         code, _, err = await piped("--url", url)
         assert (code, "cannot be reached" in err, "Traceback" in err) == (1, True, False)
@@ -261,7 +261,7 @@ async def test_nobody_there_is_exit_code_1_and_no_url_is_2() -> None:
     assert (code, "is not the URL of a gateway" in err) == (2, True)
 
 
-async def test_what_is_no_slotgate_is_said_to_be_none() -> None:
+async def test_a_server_that_is_not_slotgate_is_reported_as_such() -> None:
     nothing: Script = [Write(answer(200, {}))]
     scripts = {
         "/admin/status": nothing,

@@ -49,7 +49,7 @@ PAUSED: Script = [
 
 
 class Spans:
-    """What was exported, by name."""
+    """The exported spans by name."""
 
     def __init__(self) -> None:
         self.memory = InMemorySpanExporter()
@@ -158,7 +158,7 @@ async def test_all_times_of_a_request_are_of_one_clock(spans: Spans, monkeypatch
     assert all(abs(moment - then) < 60 * 10**9 for moment in times)
 
 
-async def test_without_a_parent_a_trace_begins_here_and_the_backend_is_told(spans: Spans) -> None:
+async def test_without_a_parent_a_trace_begins_here_and_the_backend_gets_it(spans: Spans) -> None:
     async with (
         ScriptedUpstream() as fu,
         running_gateway(settings_for(fu.url), trace=spans.tracing.begin) as gateway,
@@ -177,7 +177,9 @@ async def test_without_a_parent_a_trace_begins_here_and_the_backend_is_told(span
     ]  # it was no stream
 
 
-async def test_what_the_client_does_not_sample_is_not_recorded_and_stays_its_trace(spans: Spans) -> None:
+async def test_a_trace_that_the_client_does_not_sample_is_not_recorded_and_stays_its_trace(
+    spans: Spans,
+) -> None:
     async with (
         ScriptedUpstream() as fu,
         running_gateway(settings_for(fu.url), trace=spans.tracing.begin) as gateway,
@@ -258,7 +260,7 @@ async def test_questions_for_health_and_operators_are_not_traced(spans: Spans) -
     assert spans.names == []
 
 
-async def test_an_exporter_that_is_stuck_stops_nobody() -> None:
+async def test_a_stuck_exporter_stops_no_request() -> None:
     """Its queue is bounded: what does not fit is dropped."""
     go = threading.Event()
     seen: list[ReadableSpan] = []

@@ -64,7 +64,7 @@ async def totals(served: Served, query: str = "", status: int = 200) -> dict[str
 
 
 def files(folder: Path) -> list[Path]:
-    """Of the database: it and what SQLite keeps beside it."""
+    """Return the files of the database: SQLite keeps up to three."""
     return list(folder.glob("*.db*"))
 
 
@@ -169,7 +169,7 @@ async def test_without_a_store_nothing_is_kept(tmp_path: Path) -> None:
 
 
 async def test_sigterm_loses_nothing(tmp_path: Path) -> None:
-    """Those that are cut by the shutdown are recorded too."""
+    """Requests that the shutdown ends are recorded too."""
     gate = Gate()
     running: Script = [Write(H + chunked(T("a"))), gate, Write(END), Fin()]
     scripts = iter([*[ANSWER] * 40, running])

@@ -158,7 +158,7 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
         await gateway.until(lambda: pool.free == 1, within=4)
 
 
-async def test_nobody_asks_slots_while_nothing_is_in_doubt() -> None:
+async def test_no_probe_is_sent_while_nothing_is_in_doubt() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         for _ in range(3):

@@ -126,7 +126,7 @@ async def test_several_choices_take_several_slots() -> None:
         await posting
 
 
-async def test_abandoned_work_keeps_its_slot_until_told() -> None:
+async def test_abandoned_work_keeps_its_slot_until_it_is_ended() -> None:
     async with ScriptedUpstream(lambda _: [Write(H), Stall()], llama=LlamaLike(linger_s=math.inf)) as fu:
         async with await RawClient.connect(fu.url) as client:
             await client.post(CHAT, BODY)

@@ -27,7 +27,7 @@ KeepAlive = Literal["comment", "chunk", "off"]
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """How one stream is written."""
+    """Options for writing one stream to its client."""
 
     keepalive: KeepAlive = "comment"
     running_usage: bool = False

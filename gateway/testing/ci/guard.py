@@ -24,6 +24,8 @@ import sys
 import time
 from types import FrameType
 
+__all__ = ["descendants", "end_descendants", "main"]
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 100

@@ -1,4 +1,4 @@
-"""What a parsed chunk becomes: our identity, one kind a data_frame, everything else as it came."""
+"""A parsed chunk gets our identity and one kind per frame. Everything else stays as it came."""
 
 from __future__ import annotations
 

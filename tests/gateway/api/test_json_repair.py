@@ -1,4 +1,4 @@
-"""What a backend writes is read as JSON, repaired, or refused. Nothing raises."""
+"""Text of a backend is read as JSON, repaired, or refused. Nothing raises."""
 
 from __future__ import annotations
 

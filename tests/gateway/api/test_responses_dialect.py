@@ -1,4 +1,4 @@
-"""What official clients of Responses build on, and llama-server leaves out."""
+"""Members that official clients of Responses need and llama-server leaves out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = "/v1/responses"
 
 
 def told(said: list[bytes]) -> list[Json]:
-    """What leaves for these events, the last of which waits for the end of the upstream."""
+    """Return the frames for these events. The last frame waits for the end of the upstream."""
     stream = ChatStream(dialect=ResponsesDialect)
     stream.feed(*said)
     frames = [*stream.read(), *([stream.frames.terminal] if stream.frames.terminal else [])]

@@ -173,7 +173,7 @@ def test_list_of_whole_answers_is_their_sum() -> None:
 # -- reasoning
 
 
-def test_reasoning_is_told_apart_by_statement_or_by_what_passed() -> None:
+def test_reasoning_is_counted_by_statement_or_by_what_passed() -> None:
     stated = {
         "prompt_tokens": 3,
         "completion_tokens": 9,

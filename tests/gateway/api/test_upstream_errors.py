@@ -1,4 +1,4 @@
-"""What a backend's error answer becomes: passed with its fields, or said in our own words."""
+"""An error answer of a backend is passed on with its fields, or replaced by one of our own."""
 
 from __future__ import annotations
 

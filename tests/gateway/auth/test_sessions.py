@@ -9,7 +9,7 @@ from slotgate.gateway.auth.sign_in_limiter import A_MINUTE, SignInLimiter
 from slotgate.gateway.http.errors import CapacityError
 
 
-class Clock:
+class SteppedClock:
     now = 1000.0
 
     def __call__(self) -> float:
@@ -17,7 +17,7 @@ class Clock:
 
 
 def test_a_session_is_found_until_its_time_is_over() -> None:
-    clock = Clock()
+    clock = SteppedClock()
     sessions = Sessions(clock)
     session_id = sessions.open(b"digest")
     clock.now += LIFETIME_S - 1
@@ -30,7 +30,7 @@ def test_a_session_is_found_until_its_time_is_over() -> None:
 
 
 def test_ids_are_unique_and_do_not_reveal_the_key() -> None:
-    sessions = Sessions(Clock())
+    sessions = Sessions(SteppedClock())
     ids = {sessions.open(b"digest") for _ in range(10)}
     assert len(ids) == 10
     assert all(len(session_id) >= 43 for session_id in ids)
@@ -38,14 +38,14 @@ def test_ids_are_unique_and_do_not_reveal_the_key() -> None:
 
 
 def test_one_session_too_many_closes_the_oldest() -> None:
-    sessions = Sessions(Clock())
+    sessions = Sessions(SteppedClock())
     ids = [sessions.open(b"digest") for _ in range(MOST_SESSIONS + 1)]
     assert len(sessions) == MOST_SESSIONS
     assert [sessions.find(ids[0]), sessions.find(ids[1]) is None] == [None, False]
 
 
 def test_sessions_end_with_the_key_that_opened_them() -> None:
-    sessions = Sessions(Clock())
+    sessions = Sessions(SteppedClock())
     gone, kept = sessions.open(b"old"), sessions.open(b"new")
     sessions.keep(lambda digest: digest == b"new")
     assert sessions.find(gone) is None
@@ -54,7 +54,7 @@ def test_sessions_end_with_the_key_that_opened_them() -> None:
 
 @pytest.mark.parametrize("session_id", ["", "x", "é", "\udc80"])
 def test_no_other_id_finds_a_session(session_id: str) -> None:
-    sessions = Sessions(Clock())
+    sessions = Sessions(SteppedClock())
     sessions.open(b"digest")
     assert sessions.find(session_id) is None
     sessions.close(session_id)
@@ -62,7 +62,7 @@ def test_no_other_id_finds_a_session(session_id: str) -> None:
 
 
 def test_an_address_may_try_a_few_wrong_keys_a_minute() -> None:
-    clock = Clock()
+    clock = SteppedClock()
     wrong = SignInLimiter(clock)
     for _ in range(A_MINUTE):
         wrong.check("10.0.0.1")
@@ -77,7 +77,7 @@ def test_an_address_may_try_a_few_wrong_keys_a_minute() -> None:
 
 
 def test_all_addresses_of_an_ipv6_network_are_one() -> None:
-    wrong = SignInLimiter(Clock())
+    wrong = SignInLimiter(SteppedClock())
     for host in range(A_MINUTE):
         wrong.count(f"2001:db8:1:2::{host}")
     with pytest.raises(CapacityError):
@@ -86,7 +86,7 @@ def test_all_addresses_of_an_ipv6_network_are_one() -> None:
 
 
 def test_only_the_latest_addresses_are_remembered() -> None:
-    wrong = SignInLimiter(Clock())
+    wrong = SignInLimiter(SteppedClock())
     for host in range(3000):
         wrong.count(f"10.1.{host // 256}.{host % 256}")
     assert repr(wrong) == "<SignInLimiter of 1024 addresses>"

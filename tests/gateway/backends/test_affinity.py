@@ -29,7 +29,7 @@ def test_the_next_turn_is_warm_where_the_last_one_was() -> None:
 
 
 @pytest.mark.parametrize("change", ["tools", "system"])
-def test_what_is_rendered_before_the_messages_belongs_to_every_beginning(change: str) -> None:
+def test_text_rendered_before_the_messages_is_part_of_every_prefix(change: str) -> None:
     affinity = Affinity()
     affinity.note("a", messages_prefix(turn("hi")))
     assert not affinity.warmth(messages_prefix(turn("hi", "hello", "so", **{change: [{"name": "x"}]})))

@@ -1,4 +1,4 @@
-"""When a circuit breaker opens and closes."""
+"""Conditions under which a circuit breaker opens and closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the health monitor and the slot prober conclude from a backend's answers, on virtual time."""
+"""The conclusions of the health monitor and the slot prober from a backend's answers, on virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.virtual_time import run_virtual
 PROPS = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
 
 
-class Watched:
+class MonitoredBackend:
     """A backend with two slots, and its answer to each path; `None`: the connection breaks."""
 
     def __init__(self, **pages: Any) -> None:  # noqa: ANN401
@@ -28,7 +28,7 @@ class Watched:
         self.prober = SlotProber(self.backend, quarantine_max_s=120.0, on_slots=ignore)
         self.monitor = HealthMonitor(self.backend, self.prober, interval_s=1.0, ask_models=False)
 
-    async def __aenter__(self) -> Watched:
+    async def __aenter__(self) -> MonitoredBackend:
         self.monitor.start()
         self.prober.start()
         await asyncio.sleep(0.5)
@@ -57,7 +57,7 @@ class Watched:
 def test_busy_slot_stays_quarantined() -> None:
     async def course() -> list[int | None]:
         slots = [{"is_processing": True, "id_task": 7}, {"is_processing": False, "id_task": 8}]
-        async with Watched(slots=slots) as watched:
+        async with MonitoredBackend(slots=slots) as watched:
             watched.backend.pool.numbered = True
             older, newer = watched.lease(), watched.lease()
             older.release(Outcome.ABANDONED)
@@ -72,7 +72,7 @@ def test_a_backend_with_configured_models_is_ready_without_a_list_of_them() -> N
     """The list only says for which context size the model was trained."""
 
     async def course() -> BackendState:
-        async with Watched(**{"v1/models": None}) as watched:
+        async with MonitoredBackend(**{"v1/models": None}) as watched:
             return watched.backend.state
 
     assert run_virtual(course()) is BackendState.READY
@@ -84,7 +84,7 @@ def test_a_backend_with_configured_models_is_ready_without_a_list_of_them() -> N
 )
 def test_a_refused_key_and_a_missing_key_have_reasons_of_their_own(key: str | None, reason: str) -> None:
     async def course() -> str | None:
-        async with Watched(props=httpx.Response(401)) as watched:
+        async with MonitoredBackend(props=httpx.Response(401)) as watched:
             watched.backend.api_key = key
             await asyncio.sleep(2.0)
             return watched.backend.reason
@@ -100,7 +100,7 @@ def free_slots(*, pages: dict[str, Any], at: float, until: float) -> tuple[int, 
     """Abandon one of two slots, change `pages` at a time, and return the free slots then and at the end."""
 
     async def course() -> tuple[int, int]:
-        async with Watched(slots=busy()) as watched:
+        async with MonitoredBackend(slots=busy()) as watched:
             watched.lease().release(Outcome.ABANDONED)
             await asyncio.sleep(at)
             watched.pages |= pages
@@ -127,7 +127,7 @@ def test_unverified_slot_waits_for_good_health() -> None:
     assert free_slots(pages=sick, at=10, until=1000)[1] == 1
 
     async def course() -> tuple[int, int]:
-        async with Watched(slots=None, health={}) as watched:
+        async with MonitoredBackend(slots=None, health={}) as watched:
             watched.lease().release(Outcome.ABANDONED)
             await asyncio.sleep(10)
             watched.pages["health"] = httpx.Response(500)
@@ -142,7 +142,7 @@ def test_unverified_slot_waits_for_good_health() -> None:
 
 def test_foreign_work_ends_when_slots_can_not_be_read_any_more() -> None:
     async def course() -> tuple[int, int]:
-        async with Watched(slots=busy()) as watched:
+        async with MonitoredBackend(slots=busy()) as watched:
             watched.backend.pool.quarantine.shared = True
             watched.prober.adjust(quarantine_max_s=120)
             await asyncio.sleep(10)
@@ -156,7 +156,7 @@ def test_foreign_work_ends_when_slots_can_not_be_read_any_more() -> None:
 
 def test_short_limit_frees_nothing_while_answers_come() -> None:
     async def course() -> int:
-        async with Watched(slots=busy()) as watched:
+        async with MonitoredBackend(slots=busy()) as watched:
             watched.prober.adjust(quarantine_max_s=0.5)
             watched.lease().release(Outcome.ABANDONED)
             await asyncio.sleep(30)

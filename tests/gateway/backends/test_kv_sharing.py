@@ -1,4 +1,4 @@
-"""What tells whether the slots of a llama-server share one context."""
+"""Signs by which the slots of a llama-server are known to share one context."""
 
 from __future__ import annotations
 

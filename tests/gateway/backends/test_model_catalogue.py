@@ -123,7 +123,7 @@ def test_the_only_model_need_not_be_named() -> None:
     assert catalogue(backend("a", "m")).resolve(None, ANYONE).name == "m"
 
 
-def test_where_several_are_served_the_model_must_be_named() -> None:
+def test_the_model_must_be_named_if_several_are_served() -> None:
     of = catalogue(backend("a", "m", "n"))
     error = refused(of, None)
     assert (error.status, error.code, error.param) == (400, "invalid_request", "model")

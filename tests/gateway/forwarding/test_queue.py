@@ -18,7 +18,7 @@ from tests.support.virtual_time import run_virtual
 LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, max_queue_bytes=10**9, queue_timeout_s=60.0)
 
 
-class Tenants:
+class WaitingTenants:
     """Tasks that wait for leases as the gateway's do."""
 
     def __init__(self, *pools: SlotPool) -> None:
@@ -61,11 +61,11 @@ class Tenants:
         return granted_at
 
 
-def virtually(pool: SlotPool, body: Callable[[Tenants], Awaitable[object]]) -> None:
+def virtually(pool: SlotPool, body: Callable[[WaitingTenants], Awaitable[object]]) -> None:
     """Run a test's body, then see that the queue leaves no timer and no lease."""
 
     async def main() -> None:
-        tenants = Tenants(pool)
+        tenants = WaitingTenants(pool)
         await body(tenants)
         assert (tenants.scheduler.depth, tenants.scheduler.leases) == (0, 0)
         tenants.queue.close()
@@ -74,7 +74,7 @@ def virtually(pool: SlotPool, body: Callable[[Tenants], Awaitable[object]]) -> N
 
 
 def test_a_wait_ends_by_itself_after_the_queue_timeout() -> None:
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease()
         await asyncio.sleep(7.0)
         ticket = await tenants.ticket(Demand("t", "m"))
@@ -105,7 +105,7 @@ def test_waits_that_are_over_as_soon_as_they_begin_end_one_by_one() -> None:
 
 
 def test_every_wait_ends_at_its_own_time() -> None:
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease()
         waits = []
         for _ in range(50):
@@ -115,7 +115,7 @@ def test_every_wait_ends_at_its_own_time() -> None:
         assert tenants.ticks <= 100
         lease.release(Outcome.FINISHED)
 
-    async def self_timed(tenants: Tenants) -> float:
+    async def self_timed(tenants: WaitingTenants) -> float:
         began = tenants.loop.time()
         await tenants.ticket(Demand("t", "m"))
         return tenants.loop.time() - began
@@ -126,7 +126,7 @@ def test_every_wait_ends_at_its_own_time() -> None:
 def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
     """Cancelled in the very turn of the loop in which the slot was granted, before the waiter could run."""
 
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease()
         loser = asyncio.create_task(tenants.lease())
         winner = asyncio.create_task(tenants.lease())
@@ -142,7 +142,7 @@ def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
 
 
 def test_cancelled_waiters_leave_nothing_behind() -> None:
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease(width=2)
         waiters = [asyncio.create_task(tenants.lease(width=1 + number % 2)) for number in range(100)]
         await asyncio.sleep(1.0)
@@ -159,7 +159,7 @@ def test_cancelled_waiters_leave_nothing_behind() -> None:
 def test_a_wide_ticket_that_waits_alone_costs_a_tick_a_phase() -> None:
     """A timer that was left in the past would go off for ever."""
 
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         running = asyncio.create_task(tenants.request(seconds=50.0))
         await asyncio.sleep(0)
         assert await tenants.request(seconds=1.0, width=2) == pytest.approx(50.0)
@@ -172,7 +172,7 @@ def test_a_wide_ticket_that_waits_alone_costs_a_tick_a_phase() -> None:
 def test_a_hold_that_began_with_a_release_ends_in_time() -> None:
     """Nobody submits anything when it begins: the timer must be set by the release."""
 
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         long = asyncio.create_task(tenants.request(seconds=55.0))
         short = asyncio.create_task(tenants.request(seconds=2.5))
         await asyncio.sleep(0)
@@ -187,7 +187,7 @@ def test_a_hold_that_began_with_a_release_ends_in_time() -> None:
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_tenants_share_the_slots_whatever_the_length_of_their_requests(slots: int) -> None:
-    async def body(tenants: Tenants) -> None:
+    async def body(tenants: WaitingTenants) -> None:
         work = dict.fromkeys("abc", 0.0)
 
         async def client(name: str, seconds: float) -> None:
@@ -211,7 +211,7 @@ def test_tenants_share_the_slots_whatever_the_length_of_their_requests(slots: in
 
 def test_a_closed_queue_sets_no_timer_any_more() -> None:
     async def main() -> None:
-        tenants = Tenants(SlotPool("gpu", 1))
+        tenants = WaitingTenants(SlotPool("gpu", 1))
         lease = await tenants.lease()
         waiting = asyncio.create_task(tenants.lease())
         await asyncio.sleep(1.0)

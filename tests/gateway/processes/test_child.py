@@ -146,5 +146,5 @@ async def test_a_flood_of_output_does_not_block_the_child() -> None:
         (-99, "killed by signal 99"),
     ],
 )
-async def test_an_exit_is_told_in_words(code: int, words: str) -> None:
+async def test_an_exit_is_described_in_words(code: int, words: str) -> None:
     assert str(Exit(code)) == words

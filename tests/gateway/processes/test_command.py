@@ -23,7 +23,7 @@ def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> N
     assert arguments("llama-server", "-cram", "64", shared=True).count("--cache-ram") == 0
 
 
-def test_where_slots_are_erased_nothing_of_them_is_kept_in_the_prompt_cache() -> None:
+def test_the_prompt_cache_keeps_nothing_of_erased_slots() -> None:
     """Also for the only tenant: others may be added while the process runs."""
     llama = LlamaCommand("local", ("llama-server",), erasable=True)
     assert llama.arguments(4711, llama.limits_cache)[5:8] == ("--cache-ram", "0", "--slot-save-path")

@@ -46,7 +46,7 @@ class VirtualTime:
         await asyncio.sleep(0)
 
 
-class History:
+class StateHistory:
     """The states that were passed through; can be waited for."""
 
     def __init__(self) -> None:
@@ -79,10 +79,10 @@ async def running(
     limits: RestartLimits = EAGER,
     virtual: VirtualTime | None = None,
     pick_port: Callable[[], int] = free_port,
-    history: History | None = None,
-) -> AsyncIterator[tuple[LlamaProcess, History]]:
+    history: StateHistory | None = None,
+) -> AsyncIterator[tuple[LlamaProcess, StateHistory]]:
     """A started process; afterwards nothing of it is left."""
-    history, virtual = history or History(), virtual or VirtualTime()
+    history, virtual = history or StateHistory(), virtual or VirtualTime()
     process = LlamaProcess(
         command,
         os.environ,
@@ -247,7 +247,7 @@ async def test_a_stop_in_a_hurry_needs_no_grace() -> None:
 
 
 async def test_a_stop_interrupts_the_pause_between_starts() -> None:
-    history = History()
+    history = StateHistory()
     limits = RestartLimits(first_delay_s=3600.0)
     process = LlamaProcess(llama("crash"), os.environ, limits=limits, on_change=[history])
     process.start()
@@ -260,7 +260,7 @@ async def test_a_stop_interrupts_the_pause_between_starts() -> None:
 
 
 async def test_cancelling_the_holding_task_leaves_no_process() -> None:
-    held = History()
+    held = StateHistory()
 
     async def hold() -> None:
         async with LlamaProcess(llama("stubborn"), os.environ, on_change=[held]) as process:
@@ -278,7 +278,7 @@ async def test_cancelling_the_holding_task_leaves_no_process() -> None:
     assert held.states[-1] is ProcessState.STOPPED
 
 
-class Stranger(History):
+class Stranger(StateHistory):
     """Somebody else's server: takes the port right before our first child does, and has one answer."""
 
     def __init__(self, status_line: str) -> None:

@@ -1,4 +1,4 @@
-"""What to load and what to unload: the decision, and a world without processes that carries it out."""
+"""Decisions to load and to unload, and a simulation without processes that carries them out."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ TICK_S = 0.5
 
 
 @dataclass
-class World:
+class ResidencySimulation:
     """Residents that load in `LOAD_S` and serve one ticket at a time in `SERVICE_S`."""
 
     names: tuple[str, ...]
@@ -247,7 +247,7 @@ class World:
 
 @pytest.mark.parametrize(("models", "places"), [(2, 1), (3, 1), (4, 2), (5, 2)])
 def test_every_model_of_an_overloaded_group_gets_its_turn_within_a_bound(models: int, places: int) -> None:
-    world = World(tuple("abcdefgh"[:models]), places)
+    world = ResidencySimulation(tuple("abcdefgh"[:models]), places)
     served: dict[str, list[float]] = {name: [] for name in world.names}
     for queue in world.queues.values():
         queue.extend([0.0] * 10_000)
@@ -271,7 +271,7 @@ def test_every_model_of_an_overloaded_group_gets_its_turn_within_a_bound(models:
 def test_every_model_is_served_in_time_and_no_lease_is_killed(
     arrivals: list[tuple[str, int]], places: int
 ) -> None:
-    world = World(tuple("abcd"), places)
+    world = ResidencySimulation(tuple("abcd"), places)
     due = sorted(arrivals, key=lambda arrival: arrival[1])
     for tick in range(60 + 20 * (len(arrivals) + 4)):
         while due and due[0][1] <= tick:

@@ -29,7 +29,7 @@ class FaultKind(Enum):
     ERROR_FRAME = "error-frame"
     """An error inside the stream in the form of its protocol, then the end of the body without `[DONE]`."""
     OLD_ERROR_FRAME = "old-error-frame"
-    """The same error as earlier builds wrote it: a line that begins with `error:`."""
+    """An error in the form of earlier builds: a line that begins with `error:`."""
     KV_EXHAUSTED = "kv-exhausted"
     """All streams of the server end at once with the error "Context size has been exceeded."."""
     TRUNCATE = "truncate"
