@@ -1,7 +1,8 @@
 """Watches one backend: is it there, is its model loaded, and what does it serve?
 
 Every `health_interval_s` the monitor asks for /health and /props, which neither disturb a busy llama-server
-nor wake a sleeping one. It asks for /v1/models when the backend becomes ready. A process that the gateway
+nor wake a sleeping one. Before the first grant it has /slots asked once: the requests of a gateway that was
+killed may still be in them. It asks for /v1/models when the backend becomes ready. A process that the gateway
 runs reports its own start, and is asked only once it is ready.
 """
 
@@ -43,6 +44,8 @@ class HealthMonitor:
         """The last time when streams were seen to have brought something."""
         self._refused = False
         """True if a connection was refused since the last good answer, so the old process has ended."""
+        self._looked_at_slots = False
+        """True once /slots was asked before the first grant, whatever the answer was."""
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         backend.on_process_change.append(self._process_changed)
@@ -138,7 +141,15 @@ class HealthMonitor:
             self._restarted()
         self._prober.sleeps(props.get("is_sleeping") is True, asked_at)
         backend.resize(total)
+        if not self._looked_at_slots and props.get("is_sleeping") is not True:
+            await self._look_at_slots()
         backend.observe(LastHealth.GOOD)
+
+    async def _look_at_slots(self) -> None:
+        """Find out which slots are busy already, unless the process is the gateway's own and so is new."""
+        if self._backend.facts.process is None:
+            await self._prober.look()
+        self._looked_at_slots = True
 
     async def _learn_models(self, alias: str | None) -> None:
         try:

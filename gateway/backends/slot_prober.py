@@ -138,15 +138,27 @@ class SlotProber:
             )
         self._on_slots()
 
+    async def look(self) -> None:
+        """Ask once, before the first grant, which slots are busy with requests of others.
+
+        A gateway that was killed leaves its requests in the slots. They count as foreign work while it lasts.
+        """
+        await self._ask()
+
     async def _verify(self) -> None:
+        self.probes += 1
+        await self._ask()
+        self._on_slots()
+
+    async def _ask(self) -> None:
         pool = self._backend.pool
         now = asyncio.get_running_loop().time
         probe = pool.probe_sent(now())
-        self.probes += 1
         running = await self._running()
         await asyncio.sleep(SETTLE_S)
         pool.probe_answered(probe, running, now(), frozenset(number for number, _ in running or ()))
-        self._on_slots()
+        if pool.foreign:
+            self._wake.set()
 
     async def _running(self) -> frozenset[tuple[int, str]] | None:
         """Return the tasks that are processed now, as (slot, task id); None if that is unknown."""

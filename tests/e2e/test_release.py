@@ -48,8 +48,8 @@ async def test_an_error_keeps_the_lease_until_the_upstream_is_closed_and_the_slo
     ]
     fu = ScriptedUpstream(scripts={CHAT: script})
     fu.llama.total_slots = 1
-    fu.llama.foreign = 1  # what /slots shows: the slot goes on
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        fu.llama.foreign = 1  # what /slots shows: the slot goes on
         frames = await read_stream(gateway.url, CHAT, chat())
         pool = gateway.fleet.backends["gpu0"].pool
         assert DONE not in [frame.data for frame in frames]
@@ -65,9 +65,9 @@ async def test_a_sentinel_without_the_upstreams_end_is_not_believed_about_the_sl
     """[DONE] came, the body never ends: the client gets it after the grace, the slot is verified."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"), STOP, DONE)), Stall()]})
     fu.llama.total_slots = 1
-    fu.llama.foreign = 1
     streaming = {"terminal_grace_s": 0.05}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        fu.llama.foreign = 1
         frames = await read_stream(gateway.url, CHAT, chat())
         pool = gateway.fleet.backends["gpu0"].pool
         assert frames[-1].data == DONE
@@ -83,8 +83,8 @@ async def test_a_cancelled_stream_that_still_emits_a_sentinel_does_not_release_e
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(STOP, DONE) + END), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: script})
     fu.llama.total_slots = 1
-    fu.llama.foreign = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        fu.llama.foreign = 1
         client = await gateway.client()
         await client.post(CHAT, chat())
         client.close()

@@ -27,6 +27,7 @@ async def test_a_sleeping_server_is_not_asked_for_its_slots_and_they_are_idle(
     fu.scripts["/props"] = props(asleep=False)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         pool = gateway.fleet.backends["gpu0"].pool
+        fu.requests.clear()
         fu.scripts["/props"] = props(asleep=True)
         fu.llama.foreign = 1
         await gateway.until(lambda: gateway.fleet.backends["gpu0"].props.get("is_sleeping"))

@@ -10,6 +10,7 @@ import pytest
 from slotgate.admission import quarantine
 from tests.support.client import read_stream
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
+from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
 from tests.support.script import Paced, Rst, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
@@ -158,9 +159,34 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
         await gateway.until(lambda: pool.free == 1, within=4)
 
 
+async def test_new_gateway_gives_out_no_slot_that_is_busy_already() -> None:
+    """A gateway that was killed has left its request in the only slot."""
+    fu = ScriptedUpstream(llama=LlamaLike(1))
+    fu.llama.foreign = 1
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        pool = gateway.fleet.backends["gpu0"].pool
+        assert (pool.total, pool.free, pool.foreign) == (1, 0, 1)
+        asked = asyncio.create_task(read_stream(gateway.url, CHAT, chat()))
+        await gateway.until(lambda: gateway.scheduler.depth == 1)
+        assert not fu.generations
+        fu.llama.foreign = 0
+        assert (await asked)[-1].data == DONE
+        assert fu.llama.deferred == 0
+
+
+@pytest.mark.parametrize("slots", REFUSALS.values(), ids=REFUSALS.keys())
+async def test_new_gateway_serves_although_slots_cannot_be_read(slots: Script) -> None:
+    fu = ScriptedUpstream(scripts={"/slots": slots}, llama=LlamaLike(1))
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        assert (await read_stream(gateway.url, CHAT, chat()))[-1].data == DONE
+
+
 async def test_no_probe_is_sent_while_nothing_is_in_doubt() -> None:
+    """The one before the first grant is not a probe of a slot in doubt."""
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        assert [request.path for request in fu.requests].count("/slots") == 1
+        fu.requests.clear()
         for _ in range(3):
             await read_stream(gateway.url, CHAT, chat())
         assert not any(request.path == "/slots" for request in fu.requests)

@@ -23,6 +23,8 @@ class MonitoredBackend:
 
     def __init__(self, **pages: Any) -> None:  # noqa: ANN401
         self.pages = {"health": {}, "props": PROPS, "v1/models": {"data": []}, "slots": []} | pages
+        self.later = {"slots": self.pages["slots"]}
+        self.pages["slots"] = []  # as the first look, before the first grant, finds them
         self.backend = Backend("gpu", "http://127.0.0.1:1", api_key=None)
         self.backend.ask = self.ask  # type: ignore[method-assign]
         self.prober = SlotProber(self.backend, quarantine_max_s=120.0, on_slots=ignore)
@@ -32,6 +34,7 @@ class MonitoredBackend:
         self.monitor.start()
         self.prober.start()
         await asyncio.sleep(0.5)
+        self.pages |= self.later
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -163,3 +166,17 @@ def test_short_limit_frees_nothing_while_answers_come() -> None:
             return watched.backend.pool.free
 
     assert run_virtual(course()) == 1
+
+
+def test_new_gateway_counts_busy_slots_as_foreign_until_they_are_idle() -> None:
+    async def course() -> tuple[int, int, int]:
+        async with MonitoredBackend() as watched:
+            first = watched.backend.pool.free
+        watched = MonitoredBackend()
+        watched.pages["slots"] = busy()
+        async with watched:
+            before = watched.backend.pool.free
+            await asyncio.sleep(5)
+            return first, before, watched.backend.pool.free
+
+    assert run_virtual(course()) == (2, 1, 2)
