@@ -116,6 +116,8 @@ def room_of(module: str) -> str:
 
 
 MODULES = modules_of(*PACKAGES)
+TWO_MEANINGS = {"Charge"}
+"""Class names that stand for two things: what a request is charged for, and the slot time of a lease."""
 SHIPPED_AND_BENCH = {
     module: ast.parse(path.read_text()) for module, path in modules_of(*PACKAGES, "bench").items()
 }
@@ -264,6 +266,18 @@ def test_only_small_parts_of_starlette_are_imported() -> None:
 
 
 # -- names
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """The same name for two classes misleads a reader who searches for it."""
+    places: dict[str, list[str]] = {}
+    for module, tree in SHIPPED_AND_BENCH.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{module}:{node.lineno}")
+    assert {
+        name: found for name, found in places.items() if len(found) > 1 and name not in TWO_MEANINGS
+    } == {}
 
 
 def test_every_module_with_public_classes_or_functions_lists_them() -> None:

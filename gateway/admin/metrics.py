@@ -181,7 +181,7 @@ class _CurrentState(Collector):
             labels=("backend", "state"),
         )
         for backend in self._backends():
-            status = backend.pool.status(backend.pool.idle_since)
+            status = backend.pool.status(backend.pool.idle_since)  # any time will do: no age is read here
             for state in ("idle", "leased", "quarantined", "foreign"):
                 slots.add_metric((backend.name, state), getattr(status, state))
             quarantined.add_metric((backend.name,), status.quarantined)

@@ -1,8 +1,9 @@
 """The llama-servers that the gateway runs: one for each backend with a command.
 
-To the rest of the gateway they are backends with a URL and a key, which `located` and `environ` supply. They
-are all stopped together, when nothing uses them any more. At the beginning all are started but those that are
-loaded on demand. What starts and stops in between is the job of `loader.py`.
+To the rest of the gateway they are backends with a URL and a key, which `located` and `environ` supply. At
+the beginning all are started except those that are loaded on demand. At the end all are stopped together,
+when nothing uses them any more. In between, `loader.py` loads and unloads them, and each `LlamaProcess`
+starts its program again after a crash.
 """
 
 from __future__ import annotations

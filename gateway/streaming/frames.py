@@ -53,7 +53,7 @@ class Frames:
         self._timed = 0
         """Deltas that were timed."""
 
-        # The ways of an event.
+        # The paths that an event can take.
         self.fast_path = FastPath(out, token_usage)
         self._dialect = dialect
         self._out = out
@@ -72,9 +72,9 @@ class Frames:
         return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._token_usage!r}>"
 
     def feed(self, body: bytes) -> bool:
-        """Read bytes of the body. Return True if they were one plain text delta.
+        """Read bytes of the body. Return True if they were one event that matched the expected template.
 
-        In that case nothing else about the stream has changed.
+        Then only counts and times have changed. A plain delta that had to be parsed returns False.
         """
         template = self.fast_path.expected
         if template is not None:

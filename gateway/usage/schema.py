@@ -1,7 +1,7 @@
 """The table of usage records, for both databases.
 
-The primary key is the writer (a random id for each run of a gateway) and a number. So a batch can be written
-again if it is unknown whether it arrived. `day` is the UTC day of `time`, because queries are by days.
+The primary key is the writer (a random id for each run of a gateway) and the number of its record. So a batch
+can be written again if it is unknown whether it arrived. `day` is the UTC day of `time`, because queries are by days.
 """
 
 from __future__ import annotations

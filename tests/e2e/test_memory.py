@@ -1,5 +1,7 @@
 """A request is freed when it ends, however it ends, and with it everything that came and went with it."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
