@@ -79,7 +79,7 @@ def _validated(data: dict[str, object]) -> tuple[Settings, list[ErrorDetails]]:
 
 
 def _without_faults(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
-    """Copy `data` without its faulty values. Repeated tables keep their position, and get a name if missing."""
+    """Copy `data` without its faulty values. Repeated tables keep their position; nameless ones get a name."""
     usable = copied(data)
     for loc in spoiled:
         _leave_out(usable, loc)

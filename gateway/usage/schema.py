@@ -1,7 +1,8 @@
 """The table of usage records, for both databases.
 
 The primary key is the writer (a random id for each run of a gateway) and the number of its record. So a batch
-can be written again if it is unknown whether it arrived. `day` is the UTC day of `time`, because queries are by days.
+can be written again if it is unknown whether it arrived. `day` is the UTC day of `time`, because queries are
+by days.
 """
 
 from __future__ import annotations

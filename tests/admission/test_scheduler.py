@@ -8,7 +8,7 @@ import pytest
 
 from slotgate.admission import Demand, Outcome, Priority, QueueLimits, QueueStatus, Refusal, Refused, SlotPool
 from slotgate.admission.pool_reservation import LOOK_S
-from tests.admission.simulation import Request, Simulation, ignore
+from tests.admission.simulation import SimulatedRequest, Simulation, ignore
 
 
 def limits(
@@ -385,7 +385,7 @@ def test_at_the_median_a_ticket_is_told_its_wait_within_a_factor_of_two() -> Non
         for _ in range(3):
             simulation.submit(tenant, seconds=seconds)
     simulation.run(60.0)
-    waiting: dict[str, list[Request]] = {
+    waiting: dict[str, list[SimulatedRequest]] = {
         tenant: [
             simulation.submit(tenant, seconds=seconds) for _ in range(20 if tenant == "completion" else 60)
         ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from tests.e2e.test_endings import WAYS, Visit
+from tests.e2e.test_endings import WAYS, EndpointCase
 from tests.support.answer import exchange
 from tests.support.client import request_bytes
 from tests.support.connection import ReceivedRequest
@@ -30,13 +30,13 @@ FILLER = "x" * 3000
 """Makes every body so large that it is found, whatever refers to it."""
 
 
-class LargeVisit(Visit):
+class LargeVisit(EndpointCase):
     def __init__(self, *args: Any) -> None:  # noqa: ANN401
         super().__init__(*args)
         self.members = {**self.members, "user": FILLER}
 
 
-ENDINGS = [name for name in vars(Visit) if name.startswith("with_") and name != "with_all_slots_taken"]
+ENDINGS = [name for name in vars(EndpointCase) if name.startswith("with_") and name != "with_all_slots_taken"]
 
 
 @pytest.mark.slow
