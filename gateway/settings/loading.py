@@ -79,7 +79,7 @@ def _validated(data: dict[str, object]) -> tuple[Settings, list[ErrorDetails]]:
 
 
 def _without_faults(data: dict[str, object], spoiled: list[Loc]) -> dict[str, object]:
-    """Copy `data` without its faulty values. Repeated tables keep their position; nameless ones get a name."""
+    """Copy `data` without its faulty values. Repeated tables keep their position; a missing name is added."""
     usable = copied(data)
     for loc in spoiled:
         _leave_out(usable, loc)
