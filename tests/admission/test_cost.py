@@ -90,3 +90,37 @@ def test_the_ten_thousandth_costs_as_much_to_submit_as_the_first(own_tenants: bo
         crowd.submit(number)
     last = calls_of(lambda: [crowd.submit(number) for number in range(MANY, MANY + ROUNDS)])
     assert last <= 1.5 * first
+
+
+def calls_with(pools: int, models: int, tickets: int) -> tuple[float, float]:
+    """Return the calls of a release with the grant that follows, and of a question for a position."""
+    served = [SlotPool(f"gpu{number}", 4) for number in range(pools)]
+    routes = {
+        f"m{number}": [served[number % pools], served[(7 * number + 1) % pools]] for number in range(models)
+    }
+    simulation = Simulation()
+    simulation.route(**routes)
+    requests = [
+        simulation.submit(f"t{number % 300}", model=f"m{number % models}", seconds=10**6)
+        for number in range(4 * pools + tickets)
+    ]
+    running = [request for request in requests if request.granted][:100]
+    waiting = [request for request in requests if not request.granted][-100:]
+    scheduler = simulation.scheduler
+
+    def release_all() -> None:
+        for request in running:
+            simulation.release(request)
+
+    release = calls_of(release_all)
+    position = calls_of(lambda: [scheduler.position(request.ticket) for request in waiting])
+    return release / len(running), position / len(waiting)
+
+
+@pytest.mark.slow
+def test_a_decision_with_a_hundred_pools_costs_little_more_than_with_a_few() -> None:
+    """A decision is under a tenth of a millisecond, and a position under one."""
+    few, few_position = calls_with(4, 2, 500)
+    many, many_position = calls_with(100, 50, 10_000)
+    assert many <= 2 * few
+    assert many_position <= 3000, few_position

@@ -384,6 +384,7 @@ def test_batch_gets_a_ninth_of_the_slot_time_under_constant_interactive_load(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.2, 5.0, 50.0])
 def test_batch_gets_a_ninth_whatever_the_length_of_its_requests(seconds: float) -> None:
     simulation = Simulation(SlotPool("gpu", 2))
