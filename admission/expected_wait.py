@@ -1,4 +1,4 @@
-"""How long a ticket will probably wait, by the order that is really used.
+"""Estimates how long a ticket will wait, by the order that is really used.
 
 A ticket is served when the clock of its tenant is the least. So before it come those tickets of other tenants
 whose clocks will show less by then: of a tenant with many tickets only as many as its share allows. A quiet

@@ -1,4 +1,4 @@
-"""Who is next: fair shares of slot time between tenants, arrival order within one.
+"""Decides which tenant is next: fair shares of slot time between tenants, arrival order within one.
 
 One `FairOrder` stands over all pools that are connected by models that they both serve: a tenant that can
 use two of them gets no second share. In it each tenant has an `Account` with a clock of the slot time that
@@ -56,7 +56,7 @@ class Account:
         self.clocks = (Clock(), Clock())
         """By priority: all that it did, and what it did as batch."""
         self.charges: dict[Charge, None] = {}
-        """Of leases whose slots are not all idle yet."""
+        """The charges of leases whose slots are not all idle yet."""
         self.flows: dict[Flow, None] = {}
         self.waits = [0, 0]
         """By priority: the number of its flows."""

@@ -1,4 +1,4 @@
-"""How long a request will probably hold a slot, learnt from leases that have ended.
+"""Guesses how long a request will hold a slot, learnt from leases that have ended.
 
 A guess is the running mean of what the same tenant took at the same endpoint of the same model; where that is
 unknown, the mean of the model; else `UNKNOWN_S`. `max_tokens` is no part of it: agents ask for 32,000 tokens

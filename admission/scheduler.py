@@ -99,7 +99,7 @@ class Scheduler:
         self._to_look_at: list[PoolQueue] = []
         """Pools whose reservation has ended since the last look at them."""
         self._charges: dict[Charge, SlotPool] = {}
-        """Of leases whose slots are not all known to be idle yet."""
+        """The charges of leases whose slots are not all known to be idle yet."""
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"

@@ -1,4 +1,4 @@
-"""What a request costs: the time of the slots that it holds.
+"""The cost of a request: the time of the slots that it holds.
 
 A lease costs its width times the seconds from its grant until its slots are idle again, quarantine included.
 Slots' time is what tenants compete for. A cached prompt, a picture or a stream that was cut short need no
@@ -87,7 +87,7 @@ class Charge:
 
     @property
     def expected_end(self) -> float:
-        """When it probably ends, as known at the last update. It may be past."""
+        """The time at which it probably ends, as known at the last update. It may be past."""
         return self._since + self._pending / max(1, self.slots)
 
     def update(self, now: float) -> None:

@@ -32,7 +32,7 @@ __all__ = ["BookEntry", "Charge", "charged", "slot_free_request"]
 
 
 class Charge(Enum):
-    """What a request is charged for."""
+    """The part of a request that its tenant is charged for."""
 
     NOTHING = "nothing"
     REQUEST = "request"
@@ -41,7 +41,7 @@ class Charge(Enum):
 
 @dataclass(slots=True)
 class BookEntry:
-    """What is known of one request's use while it runs."""
+    """The known use of one request while it runs."""
 
     usage: TokenUsage
     prompt: PromptSize
