@@ -17,11 +17,12 @@ from slotgate.gateway.http.request_body import Body, with_members
 __all__ = ["PreparedRequest"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedRequest:
     context: RequestContext
     endpoint: Endpoint
     body: Body
+    """The body for the backend; empty once it is certain that it will not be sent again."""
     headers: Headers
     """The headers for the backend."""
     identity: Identity
@@ -48,6 +49,10 @@ class PreparedRequest:
             members[self.limit_name] = min(limits)
         [document] = self.body
         return with_members(bytes(document), members)
+
+    def let_go_of_body(self) -> None:
+        """Free the body, because a part of the answer has come and there is no further attempt after that."""
+        self.body = ()
 
     def dialect(self) -> Dialect:
         return self.endpoint.dialect(self.identity, self.entry.usage, self.options)

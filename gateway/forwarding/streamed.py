@@ -198,6 +198,11 @@ class StreamedAnswer:
         self._fleet.affinity.note(lease.pool_name, self._request.prefix, lease.slots)
         self._context.backend = backend.name
         request = self._request
+
+        def begun() -> None:
+            watchdog.begin()
+            request.let_go_of_body()
+
         relay = self._relay = Relay(
             lease,
             frames,
@@ -207,7 +212,7 @@ class StreamedAnswer:
             scrub=backend.scrubber(request.identity.model),
             loop=self._loop,
             on_answer=backend.answered,
-            on_first_event=watchdog.begin,
+            on_first_event=begun,
         )
         try:
             relay.start(

@@ -18,7 +18,7 @@ from tests.support.endpoints import MODEL, Way
 from tests.support.garbage import cycles, without_collector
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
-from tests.support.notation import DONE, END, STOP, H, answer, chunked, error_body
+from tests.support.notation import DONE, END, STOP, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.served import Served, backend_table, served_gateway
@@ -77,10 +77,12 @@ def resident(served: Served) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
-def large(*, model: str = "m", stream: bool = False, size: int = 30 * MIB, end: bytes = b"}") -> bytes:
+def large(
+    *, model: str = "m", stream: bool = False, size: int = 30 * MIB, end: bytes = b"}", text: bytes = b""
+) -> bytes:
     wanted = b"true" if stream else b"false"
     head = b'{"model":"%b","stream":%b,"messages":[{"role":"user","content":"' % (model.encode(), wanted)
-    return request_bytes("POST", CHAT, KEY, JSON, body=head + b"x" * size + b'"}]' + end)
+    return request_bytes("POST", CHAT, KEY, JSON, body=head + text + b"x" * size + b'"}]' + end)
 
 
 async def leave(served: Served) -> None:
@@ -150,3 +152,48 @@ async def test_bodies_of_30_mb_leave_nothing_in_memory(ending: str, tmp_path: Pa
             grown = resident(served) - before
     print(f"{ending}: {grown / MIB / REQUESTS:+.1f} MiB a request")
     assert grown < ALLOWED
+
+
+HELD = 5
+SIZE = 24 * MIB
+
+
+async def growth(served: Served, posts: list[bytes], settle_s: float = 1.5) -> float:
+    """Send the requests on connections that stay open, and return the memory for each byte of a body."""
+    before = resident(served)
+    clients = [await served.client() for _ in posts]
+    try:
+        for client, post in zip(clients, posts, strict=True):
+            await client.send(post)
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(settle_s)
+        return (resident(served) - before) / sum(map(len, posts))
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [b"x", "\U0001f600".encode()], ids=["ASCII", "emoji"])
+@pytest.mark.parametrize("stream", [False, True], ids=["buffered", "streamed"])
+async def test_waiting_body_costs_little_more_than_its_size(
+    stream: bool, text: bytes, tmp_path: Path
+) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Stall()]}, llama=LlamaLike(1))
+    async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
+        async with await served.client() as running:
+            await running.send(request_bytes("POST", CHAT, json=chat()))
+            await exchange(served.url, large(end=b"]"), within=20)
+            cost = await growth(served, [large(stream=stream, size=SIZE, text=text)] * HELD)
+    print(f"a waiting body costs {cost:.2f} of its size")
+    assert cost < 1.3
+
+
+@pytest.mark.slow
+async def test_body_of_a_stream_is_let_go_when_its_answer_begins(tmp_path: Path) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]}, llama=LlamaLike(HELD))
+    async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
+        await exchange(served.url, large(end=b"]"), within=20)
+        cost = await growth(served, [large(stream=True, size=SIZE)] * HELD)
+    print(f"the body of a running stream costs {cost:.2f} of its size")
+    assert cost < 0.3
