@@ -11,12 +11,21 @@ from typing import Any
 
 import orjson
 
+from slotgate.gateway.api.json_extent import (
+    MAX_CONTAINERS,
+    MAX_VALUES,
+    is_within_bounds,
+    may_be_beyond_bounds,
+)
 from slotgate.gateway.api.json_splice import splice
 from slotgate.gateway.http.errors import ClientError
 
 __all__ = ["BIG_BODY_BYTES", "JsonBodyCodec"]
 
 BIG_BODY_BYTES = 1024 * 1024
+_TOO_MANY_VALUES = (
+    f"the request body has more than {MAX_CONTAINERS} objects and arrays, or more than {MAX_VALUES} values"
+)
 
 
 class JsonBodyCodec:
@@ -27,10 +36,13 @@ class JsonBodyCodec:
 
     async def parse(self, body: bytes) -> dict[str, Any]:
         """Return the JSON object of a request body. Raises `ClientError` invalid_json or invalid_request."""
-        if len(body) <= BIG_BODY_BYTES:
+        beyond = may_be_beyond_bounds(body)
+        if len(body) <= BIG_BODY_BYTES and not beyond:
             return _parse(body)
         async with self._big:
             await asyncio.sleep(0)
+            if beyond and not await asyncio.to_thread(is_within_bounds, body):
+                raise ClientError("invalid_request", _TOO_MANY_VALUES)
             return _parse(body)
 
     async def splice(self, body: bytes, changes: dict[str, bytes | None]) -> bytes:
