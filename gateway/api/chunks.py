@@ -27,6 +27,7 @@ __all__ = [
     "data_frame",
     "encode",
     "has_output",
+    "only_reasoning",
     "plain_delta",
     "stamp_and_split",
 ]
@@ -37,6 +38,7 @@ REASONING_KINDS = ("reasoning_content", "reasoning")
 TEXT_KINDS = ("content", *REASONING_KINDS, "refusal")
 """Delta fields that hold generated text. llama-server, forks of it and OpenAI use different ones."""
 _OUTPUT_KINDS = (*TEXT_KINDS, "tool_calls")
+_OTHER_KINDS = tuple(kind for kind in _OUTPUT_KINDS if kind not in REASONING_KINDS)
 
 KEPT_APART = ("usage", "timings", "prompt_progress", "error")
 """Top-level fields that make a chunk more than a piece of text."""
@@ -119,6 +121,19 @@ def has_output(chunk: Chunk) -> bool:
                 if delta.get(kind):
                     return True
     return False
+
+
+def only_reasoning(chunk: Chunk) -> bool:
+    """Return True if all output of the chunk is reasoning."""
+    choices = chunk.get("choices")
+    found = False
+    for choice in choices if isinstance(choices, list) else ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if isinstance(delta, dict):
+            if any(delta.get(kind) for kind in _OTHER_KINDS):
+                return False
+            found = found or any(delta.get(kind) for kind in REASONING_KINDS)
+    return found
 
 
 def _mixes_kinds(choice: object) -> bool:

@@ -60,7 +60,17 @@ class _Part:
 class TokenUsage:
     """`choices` answers to each of `prompts` prompts. `deltas` counts the output chunks that have passed."""
 
-    __slots__ = ("_choices", "_extrapolated", "_parts", "_prompts", "deltas", "finished", "reasoning_deltas")
+    __slots__ = (
+        "_choices",
+        "_extrapolated",
+        "_parts",
+        "_prompts",
+        "_reasoned",
+        "_reasoning_since",
+        "deltas",
+        "finished",
+        "in_reasoning",
+    )
 
     def __init__(self, choices: int = 1, prompts: int = 1) -> None:
         self._choices = choices
@@ -69,8 +79,12 @@ class TokenUsage:
         """Index of the part, or a number of our own for a statement without an index."""
         self._extrapolated = False
         self.deltas = 0
-        self.reasoning_deltas = 0
-        """The deltas among `deltas` that carried reasoning."""
+        self._reasoned = 0
+        """The reasoning deltas of the stretches of reasoning that are over."""
+        self._reasoning_since = 0
+        """The value of `deltas` at which the present stretch of reasoning began."""
+        self.in_reasoning = False
+        """True while the deltas that pass are reasoning."""
         self.finished = False
         """True once the answer has ended as a success: stated counts are final then."""
 
@@ -106,6 +120,12 @@ class TokenUsage:
         return stated if self._completion_is_final else max(stated, self.deltas)
 
     @property
+    def reasoning_deltas(self) -> int:
+        """The deltas among `deltas` that carried reasoning."""
+        running = self.deltas - self._reasoning_since if self.in_reasoning else 0
+        return self._reasoned + running
+
+    @property
     def reasoning_tokens(self) -> int:
         """Completion tokens that were reasoning, as far as they can be told apart."""
         stated = [part.reasoning for part in self._parts.values() if part.reasoning is not None]
@@ -137,6 +157,14 @@ class TokenUsage:
         }
 
     # -- reading an answer
+
+    def next_deltas(self, *, reasoning: bool) -> None:
+        """State the kind of the deltas from now on. A delta itself is then only counted."""
+        if reasoning is self.in_reasoning:
+            return
+        self._reasoned = self.reasoning_deltas
+        self.in_reasoning = reasoning
+        self._reasoning_since = self.deltas
 
     def read(self, answer: dict[str, Any]) -> None:
         """Take the counts from a chunk, or from a whole answer, if it states any."""

@@ -128,7 +128,9 @@ class Frames:
     def _expect_next(self) -> None:
         templates = self._templates
         aligned = not self._parser.pending and not self.sentinel and self.error is None
-        self.fast_path.expected = templates[0] if aligned and templates else None
+        expected = self.fast_path.expected = templates[0] if aligned and templates else None
+        if expected is not None and expected.reasoning is not self._token_usage.in_reasoning:
+            self._token_usage.next_deltas(reasoning=expected.reasoning)
 
     def _read(self, events: list[SseEvent]) -> None:
         for event in events:
@@ -166,6 +168,7 @@ class Frames:
                 if template is not self._templates[0]:
                     others = (other for other in self._templates if other is not template)
                     self._templates = (template, *others)
+                self._token_usage.next_deltas(reasoning=template.reasoning)
                 self._delta(template, text)
                 return
         chunk = parse_object(payload)
@@ -187,6 +190,7 @@ class Frames:
         dialect = self._dialect
         self._token_usage.read(chunk)
         if dialect.has_output(chunk):
+            self._token_usage.next_deltas(reasoning=dialect.is_reasoning(chunk))
             self._count()
             if self.first_output_at is None:
                 self.first_output_at = self._clock()

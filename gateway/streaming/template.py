@@ -37,14 +37,27 @@ class Template:
         "event_tail",
         "kind",
         "prefix",
+        "reasoning",
         "suffix",
     )
 
     def __init__(
-        self, kind: str, head: bytes, tail: bytes, prefix: bytes, suffix: bytes, *, lead: bytes = b"data: "
+        self,
+        kind: str,
+        head: bytes,
+        tail: bytes,
+        prefix: bytes,
+        suffix: bytes,
+        *,
+        lead: bytes = b"data: ",
+        reasoning: bool = False,
     ) -> None:
-        """`lead` is the beginning of an event, up to its data."""
+        """`lead` is the beginning of an event, up to its data.
+
+        `reasoning` is True if the text is reasoning.
+        """
         self.kind = kind
+        self.reasoning = reasoning
         self.prefix = prefix
         self.suffix = suffix
         self._head = head
@@ -68,6 +81,7 @@ class Template:
         if plain is None:
             return None
         kind, text = plain
+        reasoning = dialect.is_reasoning(chunk)
         theirs = _around(payload, orjson.dumps(text))
         if theirs is None or dialect.plain(marked := _marked(*theirs)) != (kind, _MARKER):
             return None
@@ -76,7 +90,7 @@ class Template:
         if ours is None:
             return None
         lead = b"event: %b\ndata: " % name if name else b"data: "
-        return cls(kind, *theirs, *ours, lead=lead)
+        return cls(kind, *theirs, *ours, lead=lead, reasoning=reasoning)
 
     def text_of_event(self, event: bytes) -> bytes | None:
         """Return the text of one whole event, from its first line to its blank line.

@@ -80,6 +80,10 @@ class Dialect:
         """Return True if the chunk carries output of the model."""
         return False
 
+    def is_reasoning(self, _: Chunk) -> bool:
+        """Return True if the output that the chunk carries is reasoning and nothing else."""
+        return False
+
     def plain(self, _: Chunk) -> tuple[str, str] | None:
         """Return (kind, text) if the chunk differs from others of its kind by its text alone, else None."""
         return None

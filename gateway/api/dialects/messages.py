@@ -35,6 +35,9 @@ class MessagesDialect(Dialect):
     def has_output(self, chunk: Chunk) -> bool:
         return _text(chunk) is not None
 
+    def is_reasoning(self, chunk: Chunk) -> bool:
+        return _text(chunk) is not None and chunk["delta"]["type"] == "thinking_delta"
+
     def plain(self, chunk: Chunk) -> tuple[str, str] | None:
         text = _text(chunk)
         if text is None or len(chunk) != 3 or len(chunk["delta"]) != 2:

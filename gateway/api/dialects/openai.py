@@ -10,6 +10,7 @@ from slotgate.gateway.api.chunks import (
     Identity,
     data_frame,
     has_output,
+    only_reasoning,
     plain_delta,
     stamp_and_split,
 )
@@ -100,6 +101,9 @@ class ChatDialect(ChoicesDialect):
 
     def has_output(self, chunk: Chunk) -> bool:
         return has_output(chunk)
+
+    def is_reasoning(self, chunk: Chunk) -> bool:
+        return only_reasoning(chunk)
 
     def plain(self, chunk: Chunk) -> tuple[str, str] | None:
         return plain_delta(chunk)

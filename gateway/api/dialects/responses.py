@@ -46,6 +46,10 @@ class ResponsesDialect(Dialect):
     def has_output(self, chunk: Chunk) -> bool:
         return str(chunk.get("type", "")).endswith(".delta") and bool(chunk.get("delta"))
 
+    def is_reasoning(self, chunk: Chunk) -> bool:
+        """Return True for the deltas of `reasoning_text` and of `reasoning_summary_text`."""
+        return str(chunk.get("type", "")).startswith("response.reasoning_")
+
     def take(self, chunk: Chunk) -> list[Chunk]:
         response = chunk.get("response")
         if isinstance(response, dict):

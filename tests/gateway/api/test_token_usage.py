@@ -181,5 +181,7 @@ def test_reasoning_is_counted_by_statement_or_by_what_passed() -> None:
     }
     assert finished({"usage": stated}).reasoning_tokens == 4
     token_usage = read(deltas=5)
-    token_usage.reasoning_deltas = 3
+    for reasoning, deltas in ((True, 2), (False, 4), (True, 1)):
+        token_usage.next_deltas(reasoning=reasoning)
+        token_usage.deltas += deltas
     assert token_usage.reasoning_tokens == 3

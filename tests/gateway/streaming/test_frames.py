@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgate.gateway.api.chunks import TEXT_KINDS, data_frame, stamp_and_split
-from slotgate.gateway.api.dialects import DONE, FrameOptions, KeepAlive
+from slotgate.gateway.api.dialects import DONE, FrameOptions, KeepAlive, MessagesDialect, ResponsesDialect
 from slotgate.gateway.api.dialects.dialect import KEEPALIVE_COMMENT
 from slotgate.gateway.http.errors import GatewayError
 from tests.support.chat_chunks import ESCAPES, PLAIN, Shape, shapes, texts
@@ -622,3 +622,49 @@ def test_the_repr_of_frames_shows_its_counts() -> None:
     stream = ChatStream()
     stream.feed(T("a"), T("b"))
     assert repr(stream.frames) == "<Frames ChatDialect 1 events parsed, <TokenUsage ~None+2 tokens>>"
+
+
+# Reasoning
+
+THINK = b'data: {"choices":[{"index":0,"delta":{"reasoning_content":"%b"},"finish_reason":null}]}\n\n'
+THOUGHT_AND_TEXT = b'data: {"choices":[{"index":0,"delta":{"reasoning_content":"a","content":"b"}}]}\n\n'
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one event a read", "all events in one read"])
+def test_reasoning_deltas_are_counted_apart(together: bool) -> None:
+    stream = ChatStream()
+    thoughts, words = [THINK % b"a" for _ in range(5)], [T("b") for _ in range(3)]
+    events = [ROLE, *thoughts, *words, *thoughts[:2], THOUGHT_AND_TEXT, *thoughts[:1]]
+    for reads in [[b"".join(events)]] if together else [events]:
+        stream.feed(*reads)
+    usage = stream.token_usage
+    assert (usage.deltas, usage.reasoning_deltas) == (12, 8)
+
+
+def test_stream_that_is_cut_off_in_its_reasoning_has_counted_it() -> None:
+    stream = ChatStream()
+    stream.feed(ROLE, *[THINK % b"a" for _ in range(7)])
+    usage = stream.token_usage
+    assert (usage.completed, usage.reasoning_tokens) == (7, 7)
+
+
+def _thinking(kind: str, member: str, text: str) -> bytes:
+    delta = {"type": kind, member: text}
+    payload = orjson.dumps({"type": "content_block_delta", "index": 0, "delta": delta})
+    return b"event: content_block_delta\ndata: " + payload + b"\n\n"
+
+
+def test_thinking_of_messages_is_reasoning() -> None:
+    stream = ChatStream(dialect=MessagesDialect)
+    thoughts = [_thinking("thinking_delta", "thinking", "a") for _ in range(4)]
+    stream.feed(*thoughts, *[_thinking("text_delta", "text", "b") for _ in range(2)])
+    assert (stream.token_usage.deltas, stream.token_usage.reasoning_deltas) == (6, 4)
+
+
+def test_reasoning_text_of_responses_is_reasoning() -> None:
+    stream = ChatStream(dialect=ResponsesDialect)
+    kinds = [b"reasoning_text"] * 3 + [b"output_text"] * 2 + [b"reasoning_summary_text"]
+    stream.feed(
+        *[b'data: {"type":"response.%b.delta","item_id":"i","delta":"a"}\n\n' % kind for kind in kinds]
+    )
+    assert (stream.token_usage.deltas, stream.token_usage.reasoning_deltas) == (6, 4)
