@@ -39,6 +39,8 @@ __all__ = ["Backend", "BackendState", "StateObserver", "report_illegal_transitio
 
 FAILURE_PATIENCE_S = 10.0
 """Requests wait this long for a backend that has failed."""
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""The limit of a backend's own page. /slots of 64 slots is a hundred times smaller."""
 log = structlog.stdlib.get_logger(__name__)
 
 StateObserver: TypeAlias = Callable[["Backend"], None]
@@ -282,17 +284,21 @@ class Backend:
     # -- what is sent to it
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
-        """Return one of its own pages, read whole. Raises `httpx.TransportError`.
+        """Return one of its own pages, read whole. Raises `httpx.TransportError`, also if it is too big.
 
         Each query has a connection of its own. A kept one would often be stale, because llama-server closes
         idle connections.
         """
         answer = await self._control.handle_async_request(self._requests.query(path, method))
+        page = bytearray()
         try:
-            await answer.aread()
+            async for piece in answer.aiter_raw():
+                page += piece
+                if len(page) > MAX_PAGE_BYTES:
+                    raise httpx.ReadError(f"{path} has more than {MAX_PAGE_BYTES} bytes")
         finally:
             await answer.aclose()
-        return answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(page))
 
     def whole_request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
         """Return a POST whose answer is read whole, with the backend's own key and no headers but these."""

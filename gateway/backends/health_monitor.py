@@ -26,6 +26,10 @@ MISSES = 2
 ALIVE_S = 35.0
 """A stream that brought something this recently proves that its backend lives: llama-server pings a silent
 stream every 30 s."""
+MAX_SLOTS = 4096
+"""A backend that says that it has more slots is not believed: every slot is looked at one by one."""
+MAX_CONTEXT = 2**31 - 1
+"""llama-server's own limit: it counts tokens in 32 bits."""
 _RETRY_S = 0.2
 """Seconds between health checks while the backend is not ready, or less if the interval is shorter."""
 log = structlog.stdlib.get_logger(__name__)
@@ -129,9 +133,9 @@ class HealthMonitor:
         backend.model_path = _text(props.get("model_path"))
         settings = props.get("default_generation_settings")
         n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
-        backend.n_ctx = n_ctx if isinstance(n_ctx, int) else None
-        total = backend.fixed_slots or props.get("total_slots")
-        if not isinstance(total, int) or total < 1:
+        backend.n_ctx = _number(n_ctx, MAX_CONTEXT)
+        total = backend.fixed_slots or _number(props.get("total_slots"), MAX_SLOTS)
+        if total is None:
             self._missed("it does not say how many slots it has")
             return
         if backend.facts.health is not LastHealth.GOOD:
@@ -161,7 +165,7 @@ class HealthMonitor:
         entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
         metas = [entry.get("meta") for entry in entries]
         trained = [meta.get("n_ctx_train") for meta in metas if isinstance(meta, dict)]
-        self._backend.n_ctx_train = next((size for size in trained if isinstance(size, int)), None)
+        self._backend.n_ctx_train = next((size for size in trained if _number(size, MAX_CONTEXT)), None)
         if self._ask_models:
             names = [entry.get("id") for entry in entries]
             found = tuple(name for name in names if isinstance(name, str) and name)
@@ -194,6 +198,13 @@ def _is_refusal(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _number(value: object, most: int) -> int | None:
+    """Return a number from 1 to `most`, or None for anything else. JSON's true is no number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 < value <= most else None
 
 
 def _text(value: object) -> str | None:

@@ -34,6 +34,10 @@ BURST_BYTES = 64 * 1024
 """A read of this length means that the backend is faster than this event loop."""
 MAX_HEAD_BYTES = 64 * 1024
 """The limit of status line and headers, interim responses included."""
+MAX_INFLATION = 50
+"""A read may decompress to this many times its bytes. Answers in JSON compress to a tenth."""
+LEAST_INFLATED_BYTES = 1024 * 1024
+"""Any read may decompress to so many bytes, however short it is."""
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -85,6 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_between_chunks",
+        "_body_seen",
         "_dialling",
         "_fast_path",
         "_head_bytes",
@@ -93,6 +98,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_parser",
         "_push",
         "_reading",
+        "_silent_bytes",
         "_sink",
         "_socket",
         "_transport",
@@ -135,6 +141,10 @@ class UpstreamConnection(asyncio.Protocol):
         """True if any byte of the response has come."""
         self._parser: httptools.HttpResponseParser | None = None
         self._head_bytes = 0
+        self._body_seen = False
+        """True if the read that is being parsed has brought a part of the body."""
+        self._silent_bytes = 0
+        """Bytes since the last part of the body."""
         self._headers: Headers = []
         self._push: Callable[[bytes], None] | None = None
         """Takes the body: the sink's `body`, or what decompresses for it. None when the exchange is over,
@@ -159,7 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self.received_bytes = False
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
+        self._head_bytes = self._silent_bytes = 0
         self._headers = []
         self._push = sink.body
         self._between_chunks = False
@@ -263,6 +273,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail()
         if self.phase is UpstreamPhase.WAITING:
             self._head_read(len(data))
+        elif self.phase is UpstreamPhase.RECEIVING:
+            self._body_read(len(data))
         sink = self._sink
         if sink is not None:
             fast_path = sink.read_over()
@@ -311,6 +323,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._between_chunks = False
 
     def on_body(self, data: bytes) -> None:
+        self._body_seen = True
         push = self._push
         if push is not None:
             push(data)
@@ -375,6 +388,18 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_bytes > MAX_HEAD_BYTES:
             self._fail()
 
+    def _body_read(self, size: int) -> None:
+        """Count a read that brought neither a part of the body nor its end: a trailer, or a chunk's size.
+
+        The parser keeps what it has read of them, so a backend could fill the memory with them.
+        """
+        if self._body_seen:
+            self._body_seen, self._silent_bytes = False, 0
+            return
+        self._silent_bytes += size
+        if self._silent_bytes > MAX_HEAD_BYTES:
+            self._fail()
+
     def _fail(self) -> None:
         self._end(End.BROKEN)
         if self._transport is not None:
@@ -404,7 +429,11 @@ def _decompressed(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[b
     decompressor = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
 
     def decompress(data: bytes) -> None:
-        if plain := decompressor.decompress(data):
+        most = max(LEAST_INFLATED_BYTES, len(data) * MAX_INFLATION)
+        plain = decompressor.decompress(data, most)
+        if decompressor.unconsumed_tail:
+            raise zlib.error(f"{len(data)} bytes decompress to more than {most}")
+        if plain:
             push(plain)
 
     return decompress

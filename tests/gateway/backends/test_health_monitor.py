@@ -180,3 +180,24 @@ def test_new_gateway_counts_busy_slots_as_foreign_until_they_are_idle() -> None:
             return first, before, watched.backend.pool.free
 
     assert run_virtual(course()) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("total", [True, 0, -1, 3_000_000, 10**30, "2", 2.0, None])
+def test_number_of_slots_that_cannot_be_is_not_believed(total: object) -> None:
+    async def main() -> None:
+        async with MonitoredBackend(props=PROPS | {"total_slots": total}) as monitored:
+            assert monitored.backend.pool.total == 0
+            assert "how many slots" in monitored.backend.explanation
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("n_ctx", [True, 0, 10**30, "1024"])
+def test_context_that_cannot_be_is_not_believed(n_ctx: object) -> None:
+    async def main() -> None:
+        props = PROPS | {"default_generation_settings": {"n_ctx": n_ctx}}
+        async with MonitoredBackend(props=props) as monitored:
+            assert monitored.backend.n_ctx is None
+            assert monitored.backend.state is BackendState.READY
+
+    run_virtual(main())

@@ -268,6 +268,19 @@ async def test_a_body_that_cannot_be_decoded_is_broken(encoding: bytes, content:
     assert (sink.data, sink.ends) == (b"", [End.BROKEN])
 
 
+async def test_compressed_bytes_that_become_far_too_many_are_broken() -> None:
+    head = H[:-2] + b"Content-Encoding: gzip\r\n\r\n"
+    sink = await streamed([Write(head + chunked(gzip.compress(bytes(64 << 20)))), Stall()])
+    assert sink.ends == [End.BROKEN]
+    assert len(sink.data) < 8 << 20
+
+
+async def test_trailers_without_end_are_broken() -> None:
+    trailers = b"".join(b"x-%d: %b\r\n" % (number, b"y" * 1000) for number in range(1000))
+    sink = await streamed([Write(H + chunked(*EVENTS) + b"0\r\n"), Write(trailers), Stall()])
+    assert (sink.data, sink.ends) == (b"".join(EVENTS), [End.BROKEN])
+
+
 # Closing
 
 
