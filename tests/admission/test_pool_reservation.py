@@ -256,6 +256,10 @@ def test_time_that_is_held_back_from_others_is_paid_for_even_without_a_grant() -
     simulation.run(10.0)
     assert wide.ticket.refusal is Refusal.QUEUE_TIMEOUT
     assert simulation.scheduler.slot_seconds["wide"] == pytest.approx(2 * 3.0)
+    [pool_queue] = simulation.scheduler._pool_queues.values()
+    assert pool_queue.order.accounts["wide"].clocks[0].settled >= 2 * 3.0, (
+        "so it gains nothing by asking again"
+    )
 
 
 class Neighbours:
@@ -390,6 +394,19 @@ def test_a_ticket_that_holds_one_pool_takes_the_slots_of_another_that_has_them_f
     simulation.release(narrow)
     assert wide.lease.pool_name == "second"
     assert simulation.submit().lease.pool_name == "first"
+
+
+def test_a_pool_that_was_held_is_given_on_at_once_when_its_ticket_is_served_elsewhere() -> None:
+    first, second = SlotPool("first", 2), SlotPool("second", 2)
+    simulation = Simulation(first, second)
+    running = [simulation.submit(seconds=60.0, width=2), *(simulation.submit(seconds=60.0) for _ in range(2))]
+    both, one, _ = running
+    wide, narrow = simulation.submit(width=2), simulation.submit()
+    simulation.release(one)
+    assert (wide.granted, narrow.granted) == (False, False)
+    simulation.release(both)
+    assert wide.lease.pool_name == both.lease.pool_name
+    assert narrow.lease.pool_name == one.lease.pool_name
 
 
 # -- where a wide ticket can be served
