@@ -10,6 +10,7 @@ How many tokens that is depends on the model: `backends/prompt_sizes.py` learns 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ _MOST_NODES = 50_000
 _LEAST_PAYLOAD_BYTES = 64
 _SIGNS = (b"data:", b'"data"', b"multimodal_data", b"image_url")
 """A body with none of these holds no payload, and is not walked."""
+_URL_MEMBERS = ("url", "image_url", "file_data", "file_url", "video_url", "audio_url")
+_MOST_HEAD = 128
+"""Characters of a data URL in which its media type must end."""
+_NO_BASE64 = re.compile(r"[^A-Za-z0-9+/=_\r\n-]")
 _PAYLOAD_LISTS = ("multimodal_data", "image_data")
 
 
@@ -59,8 +64,6 @@ class _Walk:
                 self._object(value, left)
             elif isinstance(value, list):
                 left += value[:_MOST_NODES]
-            elif isinstance(value, str) and value.startswith("data:"):
-                self._payload(value, value[5:40])
 
     def _object(self, value: dict[str, Any], left: list[object]) -> None:
         if _is_remote_picture(value):
@@ -68,7 +71,11 @@ class _Walk:
             return
         data = value.get("data")
         described = value.get("media_type") or value.get("mimeType") or value.get("format")
-        if isinstance(data, str) and (described or value.get("type") == "base64"):
+        if (
+            isinstance(data, str)
+            and (described or value.get("type") == "base64")
+            and not _NO_BASE64.search(data)
+        ):
             self._payload(data, str(described or ""))
         for name, inner in value.items():
             if name in _PAYLOAD_LISTS and isinstance(inner, list):
@@ -76,7 +83,10 @@ class _Walk:
                     payload = entry.get("data") if isinstance(entry, dict) else entry
                     if isinstance(payload, str):
                         self._payload(payload, "image")
-            elif inner is not data or not described:
+            elif isinstance(inner, str):
+                if name in _URL_MEMBERS and _is_data_url(inner):
+                    self._payload(inner, inner[5:40])
+            elif isinstance(inner, dict | list):
                 left.append(inner)
 
     def _payload(self, text: str, described: str) -> None:
@@ -87,6 +97,18 @@ class _Walk:
             self.audio_bytes += len(text) * 3 // 4
         else:
             self.pictures += 1
+
+
+def _is_data_url(text: str) -> bool:
+    """A URL with its payload in base64, as `data:image/png;base64,iVBORw0K` (RFC 2397), and no other text.
+
+    A text that only begins with `data:` must count as text: an estimate that is too small lets requests into
+    a shared context that cannot hold them.
+    """
+    if not text.startswith("data:"):
+        return False
+    head, comma, _ = text[:_MOST_HEAD].partition(";base64,")
+    return bool(comma) and " " not in head and "\n" not in head and not _NO_BASE64.search(text, len(head) + 8)
 
 
 def _is_remote_picture(value: dict[str, Any]) -> bool:

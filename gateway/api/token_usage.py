@@ -75,8 +75,8 @@ class TokenUsage:
     def __init__(self, choices: int = 1, prompts: int = 1) -> None:
         self._choices = choices
         self._prompts = prompts
-        self._parts: dict[object, _Part] = {}
-        """Index of the part, or a number of our own for a statement without an index."""
+        self._parts: dict[int, _Part] = {}
+        """Index of the part -> the counts that were stated of it."""
         self._extrapolated = False
         self.deltas = 0
         self._reasoned = 0
@@ -171,9 +171,9 @@ class TokenUsage:
         stated = _stated_in(answer)
         if stated is None:
             return
-        index: object = _index_of(answer) if self.parts_expected > 1 else 0
-        if index is None:  # a usage chunk names no choice: llama-server sends one for each part
-            index = f"unnamed {len(self._parts)}"
+        index = _index_of(answer) if self.parts_expected > 1 else 0
+        if index is None:
+            index = self._next_part_without_usage()
         self._parts.setdefault(index, _Part(rank=_NOTHING)).update(stated)
 
     def read_whole(self, answer: dict[str, Any] | list[Any]) -> None:
@@ -195,6 +195,17 @@ class TokenUsage:
 
     # -- mechanism
 
+    def _next_part_without_usage(self) -> int:
+        """Return the part for a usage chunk without an index. llama-server sends one for each part.
+
+        Their order does not matter, because only sums are told. A chunk too many replaces the last one.
+        """
+        for index in range(self.parts_expected):
+            part = self._parts.get(index)
+            if part is None or part.rank < _USAGE:
+                return index
+        return self.parts_expected - 1
+
     @property
     def parts_expected(self) -> int:
         """The number of answers: `choices` for each prompt."""
@@ -212,7 +223,7 @@ class TokenUsage:
     def _extrapolate(self, answer: dict[str, Any]) -> None:
         """Count the parts whose counts llama-server leaves out, by their texts beside the first one's."""
         choices = answer.get("choices")
-        first = next(iter(self._parts.values()), None)
+        first = self._parts.get(0)
         if not isinstance(choices, list) or first is None or len(self._parts) > 1:
             return
         reference = choices[0] if choices else None
@@ -222,7 +233,7 @@ class TokenUsage:
                 part.completion = _proportional(first.completion, choice, reference)
             if self._prompts == 1:
                 part.prompt, part.cached = first.prompt, first.cached
-            self._parts[f"extrapolated {position}"] = part
+            self._parts[position] = part
             self._extrapolated = True
 
 

@@ -27,6 +27,7 @@ async def with_retry(
     begun the work. The backstop of every lease is here: one that `ask` did not release was never used.
     """
     for is_last in (False, True):
+        entry.lease = None  # the first attempt left nothing to charge for
         lease = entry.lease = await admit()
         try:
             return await ask(lease)

@@ -2,12 +2,12 @@
 
     BookEntry (filled while the request runs) --its end--> Charge --> context, limits, estimator
 
-| how it ended                                                     | requests | tokens              |
-|------------------------------------------------------------------|----------|---------------------|
-| it never reached a backend                                       | 0        | 0                   |
-| the backend failed to serve it, and nothing of an answer passed  | 0        | 0                   |
-| the backend refused it, for a fault of the client's              | 1        | 0                   |
-| anything else: finished, cut short, left, cancelled, timed out   | 1        | prompt + completion |
+| how it ended                                                      | requests | tokens              |
+|-------------------------------------------------------------------|----------|---------------------|
+| it never reached a backend                                        | 0        | 0                   |
+| the backend failed, or was too slow, before anything passed       | 0        | 0                   |
+| the backend refused it, for a fault of the client's               | 1        | 0                   |
+| anything else: finished, cut short, left by its client, cancelled | 1        | prompt + completion |
 
 A prompt whose tokens nobody stated counts as estimated. The usage record, the metrics, the log and the limits
 all read the same numbers from the request's context.
@@ -115,7 +115,7 @@ def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimat
 
 @contextmanager
 def slot_free_request(limiter: Limiter, context: RequestContext) -> Iterator[None]:
-    """Count a request that needs no slot. One that a backend failed to serve is given back.
+    """Count a request that needs no slot. One that no backend has served or refused is given back.
 
     Raises `CapacityError` 429 if there were too many in this minute; then the block is not entered.
     """
@@ -128,8 +128,9 @@ def slot_free_request(limiter: Limiter, context: RequestContext) -> Iterator[Non
         context.headers = _limit_headers(b"requests", limiter.slot_free_requests_of(tenant))
     try:
         yield
-    except UpstreamError:
-        limiter.give_back_slot_free_request(tenant)
+    except GatewayError as error:
+        if not isinstance(error, UpstreamAnswer) or error.status >= 500:
+            limiter.give_back_slot_free_request(tenant)
         raise
 
 

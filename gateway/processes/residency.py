@@ -62,6 +62,8 @@ class Residence(Enum):
 
 def residence_of(facts: BackendFacts) -> Residence:
     """Return the residence of a process that the gateway runs. A draining or silent process is loaded too."""
+    if facts.leaving and facts.process is ProcessState.READY:
+        return Residence.LEAVING  # also while its health check says that it loads
     if facts.loads:
         return Residence.COMING
     match facts.process:

@@ -65,6 +65,24 @@ def test_text_is_text() -> None:
     assert of(**body) == PromptSize(len(orjson.dumps(body)))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: {}\n\n" * 10_000,
+        "data:" + "a word " * 10_000,
+        "data:text/plain;base64," + "no base64 at all. " * 5_000,
+        "data:image/png;base64," + "A" * 100 + " and then a long story" * 5_000,
+    ],
+    ids=["a stream of events", "a word", "words as payload", "words behind a payload"],
+)
+def test_text_that_looks_like_a_data_url_is_text(text: str) -> None:
+    """An estimate that is too small lets requests into a shared context that cannot hold them."""
+    body = message({"type": "text", "text": text})
+    assert of(**body) == PromptSize(len(orjson.dumps(body)))
+    source = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": text}}
+    assert of(**message(source)).pictures == 0
+
+
 def test_deep_and_wide_bodies_are_walked_within_bounds() -> None:
     deep: Any = PAYLOAD
     for _ in range(200):

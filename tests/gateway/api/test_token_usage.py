@@ -133,6 +133,20 @@ def test_usage_chunks_that_name_no_choice_count_one_part_each() -> None:
     assert counts(finished(chunk, chunk, deltas=9, choices=2)) == (43, 0, 10, True)
 
 
+def test_usage_chunks_complete_the_parts_whose_timings_came_before() -> None:
+    """With `timings_per_token` and `include_usage` each part states timings, and usage without its index."""
+    chunk = {"choices": [], "usage": {"prompt_tokens": 43, "completion_tokens": 20}}
+    timed = [finish_chunk(index, 20) for index in (0, 1)]
+    assert counts(finished(*timed, chunk, chunk, deltas=38, choices=2)) == (43, 0, 40, True)
+
+
+def test_running_usage_without_an_index_opens_no_more_parts_than_there_are() -> None:
+    chunks = [
+        {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": number}} for number in range(50)
+    ]
+    assert counts(finished(*chunks, deltas=60, choices=2))[0] == 3
+
+
 def test_stream_of_several_choices_that_states_one_is_counted_by_its_deltas() -> None:
     stated = {"usage": {"prompt_tokens": 3, "completion_tokens": 9}}
     assert counts(finished(stated, deltas=17, choices=2)) == (3, 0, 17, False)

@@ -135,10 +135,14 @@ def test_slot_free_request_counts_unless_the_backend_failed_to_serve_it() -> Non
     with slot_free_request(limits, context):
         pass
     assert left() == 9
-    with pytest.raises(UpstreamError), slot_free_request(limits, context):
-        raise truncated
-    assert left() == 9
-    for _ in range(9):
+    for failure in (truncated, crashed, CapacityError(503, "no_backend", "loading")):
+        with pytest.raises(GatewayError), slot_free_request(limits, context):
+            raise failure
+        assert left() == 9
+    with pytest.raises(UpstreamAnswer), slot_free_request(limits, context):
+        raise prompt_too_long
+    assert left() == 8
+    for _ in range(8):
         with slot_free_request(limits, context):
             pass
     with pytest.raises(CapacityError) as refused, slot_free_request(limits, context):

@@ -96,7 +96,9 @@ def test_waits_that_are_over_as_soon_as_they_begin_end_one_by_one() -> None:
         lease = queue.submit(Demand("t", "m"), lambda: None).lease
         assert lease is not None
         waits = [queue.submit(Demand("t", "m"), lambda: None) for _ in range(3)]
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while any(ticket.queued for ticket in waits):
+                await asyncio.sleep(0.001)
         lease.release(Outcome.FINISHED)
         queue.close()
         return [ticket.refusal for ticket in waits]
