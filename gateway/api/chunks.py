@@ -11,7 +11,6 @@ such a chunk from a template instead, which must give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,24 +113,14 @@ def plain_delta(chunk: Chunk) -> tuple[str, str] | None:
 
 def has_output(chunk: Chunk) -> bool:
     """Return True if the chunk carries generated output: text of any kind, or a tool call."""
-    return any(_output_kinds(chunk))
-
-
-def only_reasoning(chunk: Chunk) -> bool:
-    """Return True if all output of the chunk is reasoning."""
-    kinds = set(_output_kinds(chunk))
-    return bool(kinds) and kinds.issubset(REASONING_KINDS)
-
-
-def _output_kinds(chunk: Chunk) -> Iterator[str]:
-    """Yield the kinds of output that the choices of the chunk carry."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
         if isinstance(delta, dict):
             for kind in _OUTPUT_KINDS:
                 if delta.get(kind):
-                    yield kind
+                    return True
+    return False
 
 
 def only_reasoning(chunk: Chunk) -> bool:

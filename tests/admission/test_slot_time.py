@@ -1,5 +1,7 @@
 """Charges: a guess becomes fact while slots are held, and the fact alone stays."""
 
+from __future__ import annotations
+
 import pytest
 
 from slotgate.admission import Demand

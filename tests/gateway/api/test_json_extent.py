@@ -1,5 +1,7 @@
 """A JSON text that would take long to parse is refused before it is parsed."""
 
+from __future__ import annotations
+
 import asyncio
 
 import orjson
