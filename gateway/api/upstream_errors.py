@@ -14,7 +14,7 @@ __all__ = ["LOADING", "error_of_answer", "error_of_event"]
 Scrub = Callable[[bytes], bytes]
 """Removes from a JSON text what clients must not see, such as paths of the backend's machine."""
 
-_PASSED = frozenset({400, 404, 413, 422, 500, 501})
+_PASSED = frozenset({400, 404, 413, 422, 500, 501, 508})
 """Statuses that pass to the client with their body, because they are about its request."""
 LOADING = "unavailable_error"
 """The error type of the 503 that llama-server answers while its model loads."""

@@ -40,7 +40,16 @@ from slotgate.gateway.handlers.native_status import Props, Slots
 from slotgate.gateway.handlers.without_slot import WithoutSlot
 from slotgate.gateway.http.by_method import ByMethod, unknown_path
 from slotgate.gateway.settings import Settings
-from slotgate.middleware import AccessLog, Authentication, Cors, ErrorBoundary, RequestId, Traced, WebGuard
+from slotgate.middleware import (
+    AccessLog,
+    Authentication,
+    Cors,
+    ErrorBoundary,
+    LoopGuard,
+    RequestId,
+    Traced,
+    WebGuard,
+)
 from slotgate.middleware.authentication import presented_keys
 
 __all__ = ["PUBLIC_PATHS", "build_app", "routes", "stack"]
@@ -171,6 +180,7 @@ def stack(settings: Settings, parts: Composition, identities: Identities) -> lis
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)
+    layers.append(lambda app: LoopGuard(app, parts.runtime.mark))
     if settings.anonymous:
         layers.append(
             lambda app: WebGuard(

@@ -41,4 +41,6 @@ def upstream_headers(
     trace = context.traceparent or headers_of(scope).get(b"traceparent")
     if trace:
         headers.append((b"traceparent", trace))
+    if context.via:
+        headers.append((b"x-slotgate-via", context.via))
     return headers

@@ -6,6 +6,7 @@ It outlives the settings: `apply` goes on with new ones, and requests that wait 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -32,6 +33,8 @@ class Runtime:
         self.scheduler: Scheduler = self.queue.scheduler
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.in_flight = InFlight()
+        self.mark = secrets.token_hex(8).encode()
+        """Marks the requests that this gateway sends to backends, so that it knows them again."""
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.prompt_sizes = PromptSizes()
         self.tenants: tuple[str, ...] = ()

@@ -94,6 +94,8 @@ class RequestContext:
     """True if the answer ended early; the completion tokens are those that were forwarded."""
     estimated: bool = False
     """True if the backend did not state a count, of the prompt or of some choices, and it is an estimate."""
+    via: bytes = b""
+    """The marks of the gateways that the request has passed, this one last; the backend is told them."""
     traceparent: bytes = b""
     """The header for the backend that makes its spans part of the trace; empty if tracing is off."""
     headers: Headers = field(default_factory=list)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
 
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.faults import Finding
@@ -14,6 +16,8 @@ __all__ = ["OF_COMMANDS", "backend_findings"]
 OF_COMMANDS = ("load", "idle_unload_s", "group", "start_timeout_s")
 """Settings that apply only to a process that the gateway starts."""
 
+_ANY_ADDRESS = ("0.0.0.0", "::")
+"""A gateway that listens on one of these is reached at every address of its machine."""
 OUR_ARGUMENTS = ("--host", "--port", "--api-key", "--api-key-file")
 """Arguments that the gateway adds itself or passes by environment. Given twice, they could disagree."""
 
@@ -30,6 +34,7 @@ def backend_findings(settings: Settings, environ: Mapping[str, str]) -> Iterator
         yield from _demand(("backend", index), backend)
         yield from _alias_for_name(index, backend, settings)
     yield from _same_server(settings)
+    yield from _not_itself(settings)
     yield from _room(settings)
 
 
@@ -103,6 +108,31 @@ def _alias_for_name(index: int, backend: BackendSettings, settings: Settings) ->
                 f'is an alias: write the name of its model, "{aliases[name]}"',
                 reads=(("model",),),
             )
+
+
+def _not_itself(settings: Settings) -> Iterator[Finding]:
+    """Check that no backend is this gateway: each request would come back to it."""
+    own = settings.server.host.lower()
+    for index, backend in enumerate(settings.backends):
+        if not backend.url or backend.url.startswith("unix:"):
+            continue
+        address = urlsplit(backend.url)
+        host = (address.hostname or "").lower()
+        port = address.port or (443 if address.scheme == "https" else 80)
+        on_this_machine = _is_loopback(host) and (own in _ANY_ADDRESS or _is_loopback(own))
+        if port == settings.server.port and (host == own or on_this_machine or host in _ANY_ADDRESS):
+            yield Finding(
+                ("backend", index, "url"),
+                "is the address of this gateway",
+                reads=(("server", "host"), ("server", "port")),
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _same_server(settings: Settings) -> Iterator[Finding]:

@@ -89,6 +89,7 @@ async def test_the_clients_headers_do_not_reach_the_backend() -> None:
         b"accept",
         b"x-request-id",
         b"traceparent",
+        b"x-slotgate-via",
         b"content-length",
     }
 

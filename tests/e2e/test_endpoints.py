@@ -224,6 +224,7 @@ async def test_the_backend_gets_none_but_the_listed_headers_of_a_request(way: Wa
         seen = dict(fu.generations[0].head.headers)
     assert got.status == 200
     wanted = {b"host", b"accept-encoding", b"content-type", b"accept", b"x-request-id", b"traceparent"}
+    wanted |= {b"x-slotgate-via"}
     assert seen.keys() == wanted | {b"content-length"}
     assert (seen[b"accept-encoding"], seen[b"x-request-id"]) == (b"identity", b"mine")
 

@@ -210,3 +210,21 @@ def test_a_certificate_or_key_alone_is_a_fault(given: str, missing: str) -> None
     assert faults_in(server={given: "x.pem"}) == [
         f"server.{missing}: is needed: set both tls_cert and tls_key"
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "refused"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8080", True),
+        ("127.0.0.1", "http://localhost:8080/", True),
+        ("localhost", "http://[::1]:8080", True),
+        ("0.0.0.0", "http://127.0.0.1:8080", True),
+        ("127.0.0.1", "http://127.0.0.1:8081", False),
+        ("127.0.0.1", "http://gpu.example:8080", False),
+        ("127.0.0.1", "unix:/run/8080", False),
+    ],
+)
+def test_backend_at_the_address_of_the_gateway_is_a_fault(host: str, url: str, *, refused: bool) -> None:
+    server = {"host": host, "port": 8080, "allow_anonymous": True}
+    faults = faults_of({"server": server, "backend": [{"name": "x", "url": url}]})
+    assert faults == (['backend "x".url: is the address of this gateway'] if refused else [])
