@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from starlette.types import Scope
 
@@ -24,6 +25,10 @@ def check_served(backends: list[Backend]) -> None:
         )
 
 
+_is_trace = re.compile(rb"[0-9a-f-]{1,128}").fullmatch
+"""Matches hexadecimal fields (W3C Trace Context, 3.2). Anything else or longer does not go to a backend."""
+
+
 def widest(backends: list[Backend]) -> int:
     """Return the most slots that one request can get, 0 while no backend has stated its number."""
     return max((backend.pool.total for backend in backends), default=0)
@@ -38,8 +43,8 @@ def upstream_headers(
         (b"accept", b"text/event-stream" if stream else b"application/json"),
         (b"x-request-id", context.id.encode()),
     ]
-    trace = context.traceparent or headers_of(scope).get(b"traceparent")
-    if trace:
+    trace = context.traceparent or headers_of(scope).get(b"traceparent", b"")
+    if _is_trace(trace):
         headers.append((b"traceparent", trace))
     if context.via:
         headers.append((b"x-slotgate-via", context.via))

@@ -159,3 +159,15 @@ async def test_every_frame_reaches_the_client_whatever_the_cuts_between_reads() 
 def crlf_bytewise(*events: bytes) -> Script:
     body = b"".join(events).replace(b"\n", b"\r\n")
     return [Write(H), *bytewise(b"".join(chunked(bytes([byte])) for byte in body)), Write(END), Fin()]
+
+
+@pytest.mark.parametrize(
+    "trace", [b"0" * 9000, "00-ü".encode(), b"00-zz"], ids=["long", "not ASCII", "words"]
+)
+async def test_trace_header_that_is_none_does_not_reach_the_backend(trace: bytes) -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway, await gateway.client() as client:
+        await client.post(CHAT, chat(), b"traceparent: " + trace)
+        await client.body()
+        assert client.status == 200
+        assert b"traceparent" not in {name for name, _ in fu.generations[0].head.headers}
