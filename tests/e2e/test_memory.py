@@ -116,6 +116,7 @@ LARGE_ENDINGS: dict[str, Callable[[Served], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", LARGE_ENDINGS)
 async def test_bodies_of_30_mb_leave_nothing_in_memory(ending: str, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ HELD = 5
 SIZE = 24 * MIB
 
 
-async def growth(served: Served, posts: list[bytes], settle_s: float = 1.5) -> float:
+async def growth(served: Served, posts: list[bytes], settle_s: float = 2.5) -> float:
     """Send the requests on connections that stay open, and return the memory for each byte of a body."""
     before = resident(served)
     clients = [await served.client() for _ in posts]
@@ -173,6 +174,7 @@ async def growth(served: Served, posts: list[bytes], settle_s: float = 1.5) -> f
             client.close()
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [b"x", "\U0001f600".encode()], ids=["ASCII", "emoji"])
 @pytest.mark.parametrize("stream", [False, True], ids=["buffered", "streamed"])
@@ -189,6 +191,7 @@ async def test_waiting_body_costs_little_more_than_its_size(
     assert cost < 1.3
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 async def test_body_of_a_stream_is_let_go_when_its_answer_begins(tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]}, llama=LlamaLike(HELD))
