@@ -5,7 +5,7 @@
 | how it ended                                                      | requests | tokens              |
 |-------------------------------------------------------------------|----------|---------------------|
 | it never reached a backend                                        | 0        | 0                   |
-| the backend failed, or was too slow, before anything passed       | 0        | 0                   |
+| the backend failed or was silent, and nothing of an answer passed | 0        | 0                   |
 | the backend refused it, for a fault of the client's               | 1        | 0                   |
 | anything else: finished, cut short, left by its client, cancelled | 1        | prompt + completion |
 
@@ -64,6 +64,8 @@ class BookEntry:
         match self.failure:
             case UpstreamAnswer(status=status) if status < 500:
                 return Charge.REQUEST
+            case UpstreamError(code="total_timeout"):
+                return Charge.WORK  # the backend worked for as long as it was allowed to
             case UpstreamError() | UpstreamAnswer():
                 return Charge.NOTHING
         return Charge.WORK
@@ -74,7 +76,7 @@ class BookEntry:
             return 0
         usage = self.usage
         stated = usage.prompt_tokens
-        context.prompt_tokens = round(self.expected_prompt) if stated is None else stated
+        context.prompt_tokens = max(1, round(self.expected_prompt)) if stated is None else stated
         context.cached_tokens = usage.cached_tokens
         context.completion_tokens = usage.completed
         context.reasoning_tokens = usage.reasoning_tokens

@@ -224,8 +224,9 @@ class StreamedAnswer:
             await out.pump(lambda: relay.over, source=relay)
         finally:
             relay.close()
+            if relay.succeeded:  # also if the client has left since
+                self._entry.usage.settle()
         if relay.error is None:
-            self._entry.usage.settle()
             backend.states_usage = backend.states_usage and self._entry.usage.states_counts
             return
         if relay.error.code == NO_EVENT:

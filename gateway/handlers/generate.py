@@ -55,13 +55,15 @@ class Generate:
         prepared = await self._prepare(
             scope, context, await self._reader.read(self._endpoint, scope, receive)
         )
-        with charged(self._runtime.limiter, context, prepared.entry, prepared.demand.cost):
-            if context.stream:
-                await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
-            else:
-                await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
-        if (tokens := prepared.entry.usage.prompt_tokens) is not None:
-            self._runtime.prompt_sizes.note(prepared.demand.model, prepared.entry.prompt, tokens)
+        try:
+            with charged(self._runtime.limiter, context, prepared.entry, prepared.demand.cost):
+                if context.stream:
+                    await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
+                else:
+                    await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
+        finally:
+            if (tokens := prepared.entry.usage.prompt_tokens) is not None:
+                self._runtime.prompt_sizes.note(prepared.demand.model, prepared.entry.prompt, tokens)
 
     async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
         """Check the request against its model, and work out what to send and which slot to ask for."""

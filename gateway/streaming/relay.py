@@ -114,6 +114,11 @@ class Relay:
     def over(self) -> bool:
         return self.state in _OVER
 
+    @property
+    def succeeded(self) -> bool:
+        """True once the stream has said that it succeeded and its end has been put into the buffer."""
+        return self.state is RelayState.SUCCEEDED
+
     def start(self, transport: UpstreamTransport, request: UpstreamRequest) -> None:
         """Send the request. The relay fails if the backend cannot be reached."""
         self._context.asked_at = self._loop.time()

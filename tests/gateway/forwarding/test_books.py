@@ -98,6 +98,10 @@ ENDINGS = {
         *(Outcome.ABANDONED, usage(), upstream_timeout("first_byte_timeout")),
         *(Charge.NOTHING, NOTHING),
     ),
+    "too long, nothing passed": (
+        *(Outcome.ABANDONED, usage(), upstream_timeout("total_timeout")),
+        *(Charge.WORK, (100, 0, True, True)),
+    ),
     "client's fault": (Outcome.REFUSED, usage(), prompt_too_long, Charge.REQUEST, NOTHING),
     "backend's fault": (Outcome.REFUSED, usage(), crashed, Charge.NOTHING, NOTHING),
     "error inside the stream": (Outcome.ABANDONED, usage(5), crashed, Charge.WORK, (100, 5, True, True)),

@@ -1,0 +1,198 @@
+"""The books over real sockets: every endpoint and ending leaves the same numbers in history and limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from slotgate.gateway.auth.keys import hash_key
+from tests.support.answer import exchange, fetch
+from tests.support.client import read_stream, request_bytes
+from tests.support.endpoints import MODEL, SAMPLES, WAYS, Way
+from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
+from tests.support.llama_like import LlamaLike
+from tests.support.notation import H, answer, chunked
+from tests.support.script import Fin, Script, Stall, Write
+from tests.support.scripted import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+KEY = b"authorization: Bearer sg-a"
+STREAMS = [way for way in WAYS if way.sample.events and way.path == way.endpoint.paths[0]]
+EACH_STREAM = pytest.mark.parametrize("way", STREAMS, ids=repr)
+
+
+@asynccontextmanager
+async def gateway_for(fu: ScriptedUpstream, **limits: int) -> AsyncIterator[Gateway]:
+    tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")], **limits}]
+    timeouts = {"first_byte_s": 5, "idle_s": 0.3}
+    async with fu, running_gateway(settings_for(fu.url, tenant=tenants, timeouts=timeouts)) as gateway:
+        yield gateway
+
+
+async def ended(gateway: Gateway) -> dict[str, Any]:
+    """The facts of the one request, once it has ended. The limits must say the same."""
+    await gateway.until(lambda: gateway.parts.history.count == 1)
+    [facts] = gateway.parts.history.newest(0.0)
+    used = facts["prompt_tokens"] + facts["completion_tokens"]
+    assert gateway.limiter.used_today("a") == used
+    assert gateway.limiter.reserved_today("a") == 0
+    return facts
+
+
+def counts(facts: dict[str, Any]) -> tuple[int, bool, bool]:
+    return facts["completion_tokens"], bool(facts["partial"]), bool(facts["estimated"])
+
+
+def upstream(way: Way, script: Script) -> ScriptedUpstream:
+    return ScriptedUpstream(scripts={way.upstream: script}, llama=LlamaLike(4, model=MODEL))
+
+
+@EACH_STREAM
+async def test_finished_stream_is_counted_as_stated(way: Way) -> None:
+    async with gateway_for(upstream(way, way.script()), tokens_per_day=10_000) as gateway:
+        await way.frames(gateway.url, KEY)
+        facts = await ended(gateway)
+    told = facts["prompt_tokens"], facts["cached_tokens"], facts["completion_tokens"]
+    assert told == way.sample.counts
+    assert (facts["partial"], facts["estimated"]) == (None, None)
+
+
+CUT: dict[str, Script] = {"left": [Stall()], "truncated": [Fin()], "idle": [Stall()], "cancelled": [Stall()]}
+
+
+@EACH_STREAM
+@pytest.mark.parametrize("ending", CUT)
+async def test_stream_that_is_cut_short_is_counted_by_what_passed(way: Way, ending: str) -> None:
+    fu = upstream(way, [Write(H + way.head()), *CUT[ending]])
+    async with gateway_for(fu, tokens_per_day=10_000) as gateway, await gateway.client() as client:
+        await client.send(way.request(KEY, b"x-request-id: r1", stream=True))
+        await client.head()
+        await gateway.until(lambda: any(a.progress().tokens for a, _ in gateway.in_flight.answers))
+        if ending == "left":
+            client.close()
+        elif ending == "cancelled":
+            assert gateway.in_flight.cancel("r1", "a") == 1
+        facts = await ended(gateway)
+    completion, partial, _ = counts(facts)
+    assert (completion, partial) == (1, True)
+    assert facts["prompt_tokens"] > 0, "stated or estimated, and not unknown written as zero"
+
+
+@EACH_STREAM
+async def test_stream_left_in_prefill_costs_its_prompt_as_estimated(way: Way) -> None:
+    fu = upstream(way, [Write(H), Stall()])
+    async with gateway_for(fu, tokens_per_day=10_000) as gateway:
+        async with await gateway.client() as client:
+            await client.send(way.request(KEY, stream=True))
+            await fu.generation()
+            await gateway.until(lambda: all(c.answered_at for c in gateway.in_flight.contexts))
+        facts = await ended(gateway)
+    assert counts(facts) == (0, True, True)
+
+
+@EACH_STREAM
+async def test_stream_that_the_backend_fails_before_anything_passed_is_free(way: Way) -> None:
+    fu = upstream(way, [Write(H), Fin()])
+    async with gateway_for(fu, tokens_per_day=10_000, requests_per_minute=5) as gateway:
+        await exchange(gateway.url, way.request(KEY, stream=True), within=10)
+        facts = await ended(gateway)
+        state = gateway.limiter.requests_of("a")
+    assert (counts(facts), facts["prompt_tokens"]) == ((0, False, False), 0)
+    assert state is not None
+    assert state.remaining == 5
+
+
+# -- what was tried with scripts
+
+
+async def test_messages_streams_that_are_left_use_up_the_day() -> None:
+    [way] = [way for way in STREAMS if way.endpoint.name == "messages"]
+    events = list(SAMPLES["messages"].events)
+    first = next(index for index, event in enumerate(events) if b" one" in event)
+    fu = upstream(way, [Write(H + chunked(*events[:first], *[events[first]] * 400)), Stall()])
+    statuses = []
+    async with gateway_for(fu, tokens_per_day=5000) as gateway:
+        for _ in range(40):
+            async with await gateway.client() as client:
+                await client.send(way.request(KEY, stream=True))
+                await client.head()
+                statuses.append(client.status)
+                if client.status != 200:
+                    break
+                await gateway.until(
+                    lambda: any(a.progress().tokens >= 400 for a, _ in gateway.in_flight.answers)
+                )
+            await gateway.until(lambda: gateway.idle and not gateway.in_flight.contexts)
+        assert gateway.limiter.used_today("a") >= 4600
+    assert statuses[-1] == 429
+    assert 10 <= len(statuses) <= 13
+
+
+async def test_whole_answers_that_are_left_count_as_requests() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Stall()]})
+    async with gateway_for(fu, requests_per_minute=2) as gateway:
+        for number in range(2):
+            async with await gateway.client() as client:
+                await client.send(request_bytes("POST", CHAT, KEY, json=chat(stream=False)))
+                await gateway.until(lambda: len(fu.generations) > number)  # noqa: B023
+            await gateway.until(lambda: not gateway.in_flight.contexts)
+        assert (await ask(gateway.url, KEY, stream=False)).error["code"] == "rate_limited"
+
+
+async def test_requests_without_a_slot_are_limited_apart() -> None:
+    whole: Script = [
+        Write(answer(200, {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    ]
+    fu = ScriptedUpstream(scripts={"/tokenize": [Write(answer(200, {"tokens": [1]}))], CHAT: whole})
+    async with gateway_for(fu, requests_per_minute=2) as gateway:
+        bodies = [
+            await fetch(gateway.url, "POST", "/tokenize", KEY, json={"content": "hi"}) for _ in range(5)
+        ]
+        assert [got.status for got in bodies] == [200, 200, 429, 429, 429]
+        assert (await ask(gateway.url, KEY, stream=False)).status == 200
+
+
+async def test_reservations_in_the_way_are_a_short_wait_and_no_used_up_day() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Stall()]}, llama=LlamaLike(8))
+    async with gateway_for(fu, tokens_per_day=100_000) as gateway:
+        clients = [await gateway.client() for _ in range(3)]
+        for client in clients:
+            await client.send(request_bytes("POST", CHAT, KEY, json=chat(max_tokens=32_000)))
+        await gateway.until(lambda: len(fu.generations) == 3)
+        refused = await ask(gateway.url, KEY, max_tokens=32_000)
+        assert refused.error["code"] == "rate_limited"
+        assert int(refused.header(b"retry-after") or 0) <= 5
+        assert refused.header(b"x-should-retry") is None
+        for client in clients:
+            client.close()
+
+
+async def test_choices_and_response_fields_are_counted() -> None:
+    text = [{"index": n, "finish_reason": "length", "message": {"content": "one two"}} for n in range(3)]
+    whole: Script = [
+        Write(answer(200, {"choices": text, "usage": {"prompt_tokens": 9, "completion_tokens": 50}}))
+    ]
+    fields = {"content": "one", "timings": {"cache_n": 2, "prompt_n": 11, "predicted_n": 7}}
+    fu = ScriptedUpstream(
+        scripts={CHAT: whole, "/completion": [Write(answer(200, fields))]}, llama=LlamaLike(4)
+    )
+    async with gateway_for(fu, tokens_per_day=10_000) as gateway:
+        assert (await ask(gateway.url, KEY, stream=False, n=3)).status == 200
+        assert gateway.limiter.used_today("a") == 9 + 3 * 50
+        body = {"prompt": "hi", "response_fields": ["content"]}
+        got = await fetch(gateway.url, "POST", "/completion", KEY, json=body)
+        assert got.json == {"content": "one"}
+        assert gateway.limiter.used_today("a") == 9 + 3 * 50 + 13 + 7
+
+
+async def test_client_that_leaves_after_the_end_was_made_has_had_all_of_it() -> None:
+    [way] = [way for way in STREAMS if way.endpoint.name == "chat"]
+    async with gateway_for(upstream(way, way.script()), tokens_per_day=10_000) as gateway:
+        frames = await read_stream(gateway.url, CHAT, chat(), [KEY])
+        assert frames
+        facts = await ended(gateway)
+    assert counts(facts) == (2, False, False)
