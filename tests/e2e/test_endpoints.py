@@ -273,8 +273,8 @@ async def test_a_success_without_the_upstreams_own_end_is_reported_and_its_slot_
 ) -> None:
     """After the grace, or when the connection was cut behind the success."""
     fu = upstream_of(way, [Write(H + chunked(*way.sample.events)), Sleep(0.01), end], slots=1)
-    fu.llama.foreign = 1  # what /slots shows: the slot goes on
     async with fu, serving(fu.url, streaming={"terminal_grace_s": 0.05}) as gateway:
+        fu.llama.foreign = 1  # what /slots shows: the slot goes on
         frames = await way.frames(gateway.url)
         assert says_success(frames[-1].data)
         assert len(slots_of(gateway).quarantine) == 1
@@ -307,8 +307,8 @@ async def test_an_error_keeps_the_lease_until_the_slot_is_verified_and_is_framed
     error = way.error_event(500, f"boom in {MODEL}", "server_error")
     last = way.sample.events[-1]
     fu = upstream_of(way, [Write(H + way.head()), Write(chunked(error) + chunked(last)), Stall()], slots=1)
-    fu.llama.foreign = 1
     async with fu, serving(fu.url) as gateway:
+        fu.llama.foreign = 1
         frames = await way.frames(gateway.url)
         assert len(slots_of(gateway).quarantine) == 1
         assert slots_of(gateway).free == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings
 from tests.support.notation import H, T, chunked
 from tests.support.script import Gate, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
-from tests.support.served import backend_table, served_gateway
+from tests.support.served import Served, backend_table, served_gateway
 
 pytestmark = pytest.mark.anyio
 
+MAX_SLOTS = 4096
+"""The most slots of a backend that the gateway believes."""
+BACKENDS = 5
 OPERATOR = b"authorization: Bearer sg-operator"
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}
 TENANTS = [{"name": name, "key_hashes": [hash_key(f"sg-{name}")]} for name in ("a", "b")]
@@ -102,12 +106,25 @@ async def until(seen: AsyncIterator[dict[str, Any]], condition: Any) -> dict[str
     raise AssertionError("the stream has ended")
 
 
+@asynccontextmanager
+async def many_slots() -> AsyncIterator[list[str]]:
+    """The URLs of backends with so many slots that one frame of the events fills socket buffers."""
+    async with AsyncExitStack() as running:
+        urls = []
+        for _ in range(BACKENDS):
+            upstream = await running.enter_async_context(ScriptedUpstream())
+            upstream.llama.total_slots = MAX_SLOTS
+            urls.append(upstream.url)
+        yield urls
+
+
 @pytest.mark.slow
 async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other() -> None:
-    fu = ScriptedUpstream()
-    fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers
     limit = {"client_stall_timeout_s": 0.5}
-    async with fu, running_gateway(settings_for(fu.url, server=SERVER, streaming=limit)) as gateway:
+    async with (
+        many_slots() as urls,
+        running_gateway(settings_for(*urls, server=SERVER, streaming=limit)) as gateway,
+    ):
         stalled, other = await open_events(gateway, receive_buffer=4096), await open_events(gateway)
         stalled.stop_reading()
         seen = events(other)
@@ -141,20 +158,24 @@ async def test_the_stream_ends_with_the_key_that_opened_it() -> None:
 
 @pytest.mark.slow
 async def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
-    fu = ScriptedUpstream()
-    fu.llama.total_slots = 20_000  # makes frames large enough to fill socket buffers
     server = f'[server]\nshutdown_grace_s = 30\noperator_key_hashes = ["{hash_key("sg-operator")}"]\n'
-    async with fu, served_gateway(tmp_path, server + backend_table(fu.url)) as served:
-        reads, stalled = await served.client(), await served.client(receive_buffer=4096)
-        for client in (reads, stalled):
-            await client.request("GET", "/admin/events", OPERATOR)
-        stalled.stop_reading()
-        seen = reads.frames()
-        for _ in range(4):  # after that the stalled client's buffers are full
-            await anext(seen)
-        assert await served.stop(within=5.0) == 0
-        assert [frame async for frame in seen][1:] == []
-        assert reads.clean_end
-        assert served.complaints() == []
-        stalled.close()
-        reads.close()
+    async with many_slots() as urls:
+        tables = [backend_table(url, name=f"gpu{number}") for number, url in enumerate(urls)]
+        async with served_gateway(tmp_path, server + "".join(tables)) as served:
+            await stopped_beside_event_streams(served)
+
+
+async def stopped_beside_event_streams(served: Served) -> None:
+    reads, stalled = await served.client(), await served.client(receive_buffer=4096)
+    for client in (reads, stalled):
+        await client.request("GET", "/admin/events", OPERATOR)
+    stalled.stop_reading()
+    seen = reads.frames()
+    for _ in range(4):  # after that the stalled client's buffers are full
+        await anext(seen)
+    assert await served.stop(within=5.0) == 0
+    assert [frame async for frame in seen][1:] == []
+    assert reads.clean_end
+    assert served.complaints() == []
+    stalled.close()
+    reads.close()
