@@ -266,8 +266,8 @@ async def test_a_frame_too_big_to_be_held_is_not_broken_up_either() -> None:
         *ANSWER,
     ]
     frames = [frame.data for frame in await frames_of(script, "comment")]
-    assert frames[0] == big
-    assert frames[1] == KEEPALIVE
+    position = frames.index(big)  # a comment may come before it, on a busy machine
+    assert frames[position + 1] == KEEPALIVE
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])

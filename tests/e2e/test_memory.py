@@ -65,7 +65,7 @@ async def test_no_ended_request_waits_for_the_garbage_collector(way: Way, stream
 
 
 MIB = 1024 * 1024
-REQUESTS = 10
+REQUESTS = 5
 KEY = b"x-api-key: sg-a"
 JSON = b"content-type: application/json"
 ALLOWED = 100 * MIB
