@@ -69,7 +69,7 @@ REQUESTS = 5
 KEY = b"x-api-key: sg-a"
 JSON = b"content-type: application/json"
 ALLOWED = 100 * MIB
-"""One body and a copy of it may stay in the allocator. Ten bodies that stay are 300 MiB."""
+"""One body and a copy of it may stay in the allocator. Five bodies that stay are 150 MiB."""
 
 
 def resident(served: Served) -> int:
