@@ -54,15 +54,16 @@ class Account:
         self.tenant = tenant
         self.order = order
         self.clocks = (Clock(), Clock())
-        """By priority: all that it did, and what it did as batch."""
+        """Priority -> clock. The interactive clock counts all work, the other one batch work only."""
         self.charges: dict[Charge, None] = {}
         """The charges of leases whose slots are not all idle yet."""
         self.flows: dict[Flow, None] = {}
         self.waits = [0, 0]
-        """By priority: the number of its flows."""
+        """Priority -> number of the tenant's flows."""
         self.lag = [0.0, 0.0]
-        """By priority: how far it was behind the others when it ceased to wait, and when that was."""
+        """Priority -> how far the tenant was behind the others when it stopped waiting."""
         self.left_at = [0.0, 0.0]
+        """Priority -> the time when the tenant stopped waiting."""
         self._updated_at = 0.0
 
     def __repr__(self) -> str:
@@ -96,7 +97,7 @@ class FairOrder:
         self._turns_left = 0
         """Interactive requests that still go ahead of batch work that has just begun to wait."""
         self._turn = [0.0, 0.0]
-        """By priority: what the longest of the latest requests took, divided by its tenant's weight."""
+        """Priority -> slot time of the longest of the latest requests, divided by its tenant's weight."""
         self._sweep_at = 2 * _REMEMBERED
 
     def __repr__(self) -> str:

@@ -73,7 +73,7 @@ class ModelQueue:
         """All queued tickets in the order of arrival. The first one is also the first to time out."""
         self.settled = (SettledRanking(Priority.INTERACTIVE), SettledRanking(Priority.BATCH))
         self.flow_counts = [0, 0]
-        """By priority: flows with tickets."""
+        """Priority -> flows that have tickets."""
         self._flows: dict[tuple[str, TicketKind], Flow] = {}
         self._rankings: dict[TicketKind, Ranking] = {}
 

@@ -108,7 +108,7 @@ def _burst() -> Promise:
 
 
 def _kinds_of_work() -> list[Promise]:
-    """What one request holds a slot for, and how many clients a tenant has."""
+    """One kind of work: the time that a request holds a slot, and the number of clients of its tenant."""
     kinds = {"agent": (1.6, 8), "chat": (6.0, 8), "completion": (0.3, 8), "embeddings": (0.05, 16)}
     simulation = Simulation(SlotPool("gpu", 4))
     for tenant, (seconds, clients) in kinds.items():
