@@ -12,7 +12,8 @@ from slotgate.admission.lease import Lease, LeaseState, Outcome
 from slotgate.admission.limits import Limiter, RateState, TenantLimits, UsageReservation
 from slotgate.admission.pool import PoolStatus, SlotPool
 from slotgate.admission.quarantine import SETTLE_S, Quarantine, SlotProbe
-from slotgate.admission.scheduler import QueueLimits, QueueStatus, Scheduler
+from slotgate.admission.queue_bounds import QueueLimits
+from slotgate.admission.scheduler import QueueStatus, Scheduler
 from slotgate.admission.ticket import Ticket, TicketState
 
 __all__ = [

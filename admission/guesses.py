@@ -52,5 +52,5 @@ class Guesses:
             count = min(count + 1, _WINDOW)
             self._means[key] = (mean + (seconds - mean) / count, count)
             self._means.move_to_end(key)
-        if len(self._means) > _REMEMBERED:
+        while len(self._means) > _REMEMBERED:
             self._means.popitem(last=False)

@@ -4,18 +4,100 @@ A bound that refuses the newcomer lets one tenant shut all others out: with eigh
 as many requests as it may have. So when a queue is full, the tenant that uses most of it loses its newest
 ticket, until what is left fits. The newcomer is refused only if its own tenant is the one that uses most,
 itself counted in. In this way every tenant is sure of an equal part, and what it leaves free is there for
-the others.
+the others. Tickets of one model are bounded in number, and the bodies of all waiting tickets in bytes.
 
 This module is pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
+from slotgate.admission.demand import Demand
 from slotgate.admission.ticket import Ticket
 
-__all__ = ["make_room"]
+__all__ = ["NoRoom", "QueueLimits", "WaitingCounts", "make_room"]
+
+
+class NoRoom(Exception):
+    """The newcomer is refused, because its own tenant uses most. The text says which bound is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    max_queue: int
+    """Tickets that may wait for one model."""
+    max_queue_per_tenant: int
+    """Tickets of one tenant that may wait, for all models together."""
+    max_queue_bytes: int
+    """Bytes of all waiting bodies together."""
+    queue_timeout_s: float
+    affinity_max_wait_s: float = 0.0
+    """Seconds for which a ticket may decline a cold slot while a warm pool is busy."""
+
+
+class WaitingCounts:
+    """What waits, by tenant: tickets and bytes of bodies. It is falsy while no ticket waits."""
+
+    __slots__ = ("body_bytes", "tickets")
+
+    def __init__(self) -> None:
+        self.tickets: Counter[str] = Counter()
+        self.body_bytes: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<WaitingCounts {self.tickets.total()} tickets, {self.body_bytes.total()} bytes>"
+
+    def __bool__(self) -> bool:
+        return bool(self.tickets)
+
+    def add(self, demand: Demand) -> None:
+        self.tickets[demand.tenant] += 1
+        self.body_bytes[demand.tenant] += demand.body_bytes
+
+    def remove(self, demand: Demand) -> None:
+        tenant = demand.tenant
+        self.tickets[tenant] -= 1
+        self.body_bytes[tenant] -= demand.body_bytes
+        if not self.tickets[tenant]:
+            del self.tickets[tenant], self.body_bytes[tenant]
+
+    def too_many(self, newcomer: Ticket, waiting: Collection[Ticket], limits: QueueLimits) -> list[Ticket]:
+        """Return the tickets that leave because too many wait. `waiting` are those of the newcomer's model.
+
+        Raises `NoRoom` if the newcomer has to leave itself.
+        """
+        if self.tickets[newcomer.demand.tenant] > limits.max_queue_per_tenant:
+            raise NoRoom(f"{limits.max_queue_per_tenant} requests of this key already wait")
+        if len(waiting) <= limits.max_queue:
+            return []
+        by_tenant = Counter(ticket.demand.tenant for ticket in waiting)
+        leaving = make_room(newcomer, lambda: reversed([*waiting]), by_tenant, limits.max_queue)
+        if leaving is None:
+            raise NoRoom(f"{limits.max_queue} requests already wait for this model")
+        return leaving
+
+    def too_large(
+        self, newcomer: Ticket, newest_first: Callable[[], Iterable[Ticket]], limits: QueueLimits
+    ) -> list[Ticket]:
+        """Return the tickets that leave because the bodies of all waiting tickets are too large together.
+
+        Raises `NoRoom` if the newcomer has to leave itself.
+        """
+        if self.body_bytes.total() <= limits.max_queue_bytes:
+            return []
+        leaving = make_room(
+            newcomer,
+            newest_first,
+            self.body_bytes,
+            limits.max_queue_bytes,
+            lambda ticket: ticket.demand.body_bytes,
+        )
+        if leaving is None:
+            raise NoRoom("the requests that wait already hold as much memory as they may")
+        return leaving
 
 
 def make_room(

@@ -7,7 +7,7 @@ every model that it serves. This module is pure: the times are arguments.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slotgate.admission.demand import Demand, Priority
@@ -19,7 +19,7 @@ from slotgate.admission.pool_reservation import PoolReservation
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.waiting_clock import WaitingClock
 
-__all__ = ["ModelQueue", "PoolQueue", "connect"]
+__all__ = ["ModelQueue", "PoolQueue"]
 
 _SPARE_RANKINGS = 16
 """Clients choose widths and sizes, so rankings of kinds that do not come again would pile up."""
@@ -253,43 +253,3 @@ class ModelQueue:
             pools=self.pools,
             now=now,
         )
-
-
-def connect(
-    routes: Mapping[str, Sequence[SlotPool]],
-    before: Mapping[SlotPool, PoolQueue],
-    weights: Mapping[str, float],
-) -> dict[SlotPool, PoolQueue]:
-    """Return the queues of all pools that serve models. Pools that serve a common model get one fair order.
-
-    A pool keeps its queue, and an order that is still needed goes on. Where pools of several orders become
-    connected, or the pools of one order are separated, the tenants' clocks go along.
-    """
-    leader: dict[SlotPool, SlotPool] = {}
-
-    def find(pool: SlotPool) -> SlotPool:
-        while leader.setdefault(pool, pool) is not pool:
-            pool = leader[pool]
-        return pool
-
-    for pools in routes.values():
-        for pool in pools:
-            leader[find(pool)] = find(pools[0])
-    groups: dict[SlotPool, list[SlotPool]] = {}
-    for pool in list(leader):
-        groups.setdefault(find(pool), []).append(pool)
-    taken: set[FairOrder] = set()
-    queues: dict[SlotPool, PoolQueue] = {}
-    for group in groups.values():
-        orders = list(dict.fromkeys(before[pool].order for pool in group if pool in before))
-        order = next((order for order in orders if order not in taken), None) or FairOrder(weights)
-        taken.add(order)
-        for other in orders:
-            if other is not order:
-                order.take_over(other)
-        for pool in group:
-            queue = before.get(pool) or PoolQueue(pool, order)
-            queue.order = order
-            queue.model_queues = []
-            queues[pool] = queue
-    return queues

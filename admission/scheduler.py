@@ -15,46 +15,31 @@ The order is that of `admission.fair_order`. If the first ticket needs more slot
 context, than there are, it reserves the pool (`admission.pool_reservation`). If it only misses its one slot,
 no later ticket passes it.
 
-A check and the change that follows from it are one step, because nothing here awaits. Times come from
-`clock`.
+`admission.selection` chooses the ticket, `admission.lease_accounts` charges for it. A check and the change
+that follows from it are one step, because nothing here awaits. Times come from `clock`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import NoReturn
 
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.guesses import UNKNOWN_S, Guesses
-from slotgate.admission.lease import Lease, Outcome
+from slotgate.admission.lease import Outcome
+from slotgate.admission.lease_accounts import LeaseAccounts
 from slotgate.admission.pool import SlotPool
-from slotgate.admission.pool_reservation import Reach, reach
-from slotgate.admission.queue_bounds import make_room
-from slotgate.admission.queues import ModelQueue, PoolQueue, connect
-from slotgate.admission.slot_time import Charge
+from slotgate.admission.queue_bounds import NoRoom, QueueLimits, WaitingCounts
+from slotgate.admission.queues import ModelQueue, PoolQueue
+from slotgate.admission.routing import reroute, served_models
+from slotgate.admission.selection import Selection
 from slotgate.admission.ticket import Ticket
-from slotgate.admission.warmth import WORTH_A_WAIT_BYTES, Patience, gain_bytes, warmer_queues
 
-__all__ = ["QueueLimits", "QueueStatus", "Scheduler"]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    max_queue: int
-    """Tickets that may wait for one model."""
-    max_queue_per_tenant: int
-    """Tickets of one tenant that may wait, for all models together."""
-    max_queue_bytes: int
-    """Bytes of all waiting bodies together."""
-    queue_timeout_s: float
-    affinity_max_wait_s: float = 0.0
-    """Seconds for which a ticket may decline a cold slot while a warm pool is busy."""
+__all__ = ["QueueStatus", "Scheduler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +65,19 @@ class Scheduler:
         self.limits = limits
         self.draining = False
         self.refused: Counter[Refusal] = Counter()
-        self.granted = 0
-        self.slot_seconds: defaultdict[str, float] = defaultdict(float)
-        """Slot time by tenant, of leases that have ended."""
         self._on_dispatch = on_dispatch
         self._clock = clock
         self._seq = itertools.count(1)
         self._model_queues: dict[str, ModelQueue] = {}
         self._pool_queues: dict[SlotPool, PoolQueue] = {}
         self._weights: dict[str, float] = {}
-        self._waiting_by_tenant: Counter[str] = Counter()
-        self._bytes_by_tenant: Counter[str] = Counter()
-        """Bytes of the bodies that wait, by tenant."""
-        self._leases_by_tenant: Counter[str] = Counter()
+        self._waiting = WaitingCounts()
         self._max_concurrent: Mapping[str, int] = {}
-        self._patience = Patience()
         self._guesses = guesses or Guesses()
+        self._accounts = LeaseAccounts(self._pool_queues, self._guesses, clock, self._released)
+        self._selection = Selection(self._model_queues, self._due_at)
         self._to_look_at: list[PoolQueue] = []
         """Pools whose reservation has ended since the last look at them."""
-        self._charges: dict[Charge, SlotPool] = {}
-        """The charges of leases whose slots are not all known to be idle yet."""
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
@@ -112,21 +90,12 @@ class Scheduler:
         To be called after every change of a pool's `admitting` or `loading_until`, too; after a change of its
         `total`, `dispatch` will do.
         """
-        now = self._clock()
-        pools = {model: tuple(dict.fromkeys(served)) for model, served in routes.items() if served}
-        pools = {model: served for model, served in pools.items() if served}
-        for model in [model for model in self._model_queues if model not in pools]:
+        served = served_models(routes)
+        for model in [model for model in self._model_queues if model not in served]:
             self._refuse_all(self._model_queues[model], Refusal.NO_BACKEND)
             del self._model_queues[model]
-        self._pool_queues = connect(pools, self._pool_queues, self._weights)
-        for model, served in pools.items():
-            model_queue = self._model_queues.setdefault(model, ModelQueue())
-            model_queue.route_to((self._pool_queues[pool] for pool in served), now)
-            for pool_queue in model_queue.pool_queues:
-                pool_queue.model_queues.append(model_queue)
-        for model_queue in self._model_queues.values():
-            model_queue.settle_in(now)
-        self._settle_charges(now)
+        reroute(served, self._model_queues, self._pool_queues, self._weights, self._clock())
+        self._accounts.regroup()
         self.dispatch()
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -158,28 +127,33 @@ class Scheduler:
         ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
         ticket.counts_from = model_queue.clock.time(now)
         ticket.guess = self._guesses.of(demand) * demand.width
-        if not self._waiting_by_tenant and not demand.warmth:
-            chosen = model_queue.freest(demand)
-            if chosen is not None:
-                self._lease(chosen, ticket)
-                self._on_dispatch_or_disown(ticket)
-                return ticket
-        is_first = model_queue.join(ticket, now)
-        self._bytes_by_tenant[demand.tenant] += demand.body_bytes
-        self._waiting_by_tenant[demand.tenant] += 1
         try:
-            if is_first or self._patience:
-                self._dispatch_at(model_queue.open_pools)
-            else:
-                self._on_dispatch()
-            if ticket.queued:
-                self._keep_bounds(model_queue, ticket)
+            self._place(model_queue, ticket, now)
         except Refused:
             raise
         except BaseException:
             self._disown(ticket)
             raise
         return ticket
+
+    def _place(self, model_queue: ModelQueue, ticket: Ticket, now: float) -> None:
+        """Grant a new ticket, or let it wait. Raises `Refused` if the queue is full."""
+        demand = ticket.demand
+        if not self._waiting and not demand.warmth:
+            chosen = model_queue.freest(demand)
+            if chosen is not None:
+                charge = self._accounts.charge(chosen, demand, contested=False)
+                ticket.grant(self._accounts.lease(chosen.pool, demand, charge))
+                self._on_dispatch()
+                return
+        is_first = model_queue.join(ticket, now)
+        self._waiting.add(demand)
+        if is_first or self._selection.patience:
+            self._dispatch_at(model_queue.open_pools)
+        else:
+            self._on_dispatch()
+        if ticket.queued:
+            self._keep_bounds(model_queue, ticket)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take the ticket of an owner that no longer waits out of the queue.
@@ -191,7 +165,7 @@ class Scheduler:
             was_first = model_queue.flow(ticket.demand).head is ticket
             self._take_out(model_queue, ticket)
             ticket.withdraw(None)
-            self._dispatch_at(model_queue.open_pools if was_first or self._patience else ())
+            self._dispatch_at(model_queue.open_pools if was_first or self._selection.patience else ())
 
     def dispatch(self) -> None:
         """Grant every ticket that can be granted now, at any pool."""
@@ -201,11 +175,11 @@ class Scheduler:
         """Grant every ticket that can be granted now at these pools. At the others nothing has changed."""
         now = self._clock()
         looked_at = [*pool_queues]
-        while looked_at and self._waiting_by_tenant:
+        while looked_at and self._waiting:
             for pool_queue in looked_at:
                 if pool_queue.reservation.ticket is not None:
                     self._review(pool_queue, pool_queue.reservation.ticket, now)
-            while self._waiting_by_tenant and self._serve_one(looked_at, now):
+            while self._waiting and self._serve_one(looked_at, now):
                 pass
             looked_at, self._to_look_at = self._to_look_at, []
         self._to_look_at.clear()
@@ -217,7 +191,7 @@ class Scheduler:
         To be called at `next_tick_at`. Too early does no harm.
         """
         now = self._clock()
-        self._patience.expire(now)
+        self._selection.patience.expire(now)
         for model_queue in self._model_queues.values():
             while model_queue.waiting:
                 ticket = model_queue.oldest
@@ -230,7 +204,7 @@ class Scheduler:
         """Return the time at which `tick` has something to do, or None if it has nothing."""
         timeouts = [self._due_at(queue, queue.oldest) for queue in self._waited_for()]
         changes = [pool_queue.reservation.next_change_at() for pool_queue in self._pool_queues.values()]
-        changes.append(self._patience.next_end_at())
+        changes.append(self._selection.patience.next_end_at())
         return min([*timeouts, *(at for at in changes if at is not None)], default=None)
 
     # -- questions
@@ -243,16 +217,26 @@ class Scheduler:
     @property
     def leases(self) -> int:
         """The number of live leases."""
-        return sum(self._leases_by_tenant.values())
+        return self._accounts.by_tenant.total()
 
     @property
     def leases_by_tenant(self) -> dict[str, int]:
-        return dict(self._leases_by_tenant)
+        return dict(self._accounts.by_tenant)
+
+    @property
+    def granted(self) -> int:
+        """The number of leases that were granted until now."""
+        return self._accounts.granted
+
+    @property
+    def slot_seconds(self) -> Mapping[str, float]:
+        """Slot time by tenant, of leases that have ended, and of slots that were held for wide tickets."""
+        return self._accounts.slot_seconds
 
     def status(self) -> QueueStatus:
-        oldest = min((queue.oldest.enqueued_at for queue in self._waited_for()), default=None)
-        oldest_s = 0.0 if oldest is None else self._clock() - oldest
-        return QueueStatus(self.depth, dict(self._waiting_by_tenant), oldest_s)
+        now = self._clock()
+        oldest = min((queue.oldest.enqueued_at for queue in self._waited_for()), default=now)
+        return QueueStatus(self.depth, dict(self._waiting.tickets), now - oldest)
 
     def waiting_since(self) -> dict[str, float]:
         """Return model -> the time since which its oldest ticket waits."""
@@ -275,11 +259,7 @@ class Scheduler:
         guess = self._guesses.of(Demand(tenant, model))
         if model_queue is None:
             return guess
-        wait = model_queue.expected_wait_of_next(tenant, priority, guess, self._clock())
-        return wait.seconds or guess
-
-    def _wait_after(self, demand: Demand) -> float:
-        return self.estimate_wait_s(demand.model, demand.tenant, demand.priority)
+        return model_queue.expected_wait_of_next(tenant, priority, guess, self._clock()).seconds or guess
 
     def position(self, ticket: Ticket) -> tuple[int, float]:
         """Return the position of a queued ticket, 1 for the next, and the seconds that it will probably wait.
@@ -296,20 +276,17 @@ class Scheduler:
             raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_S)
         model_queue = self._model_queues.get(demand.model)
         if model_queue is None:
-            detail = f"no backend serves the model {demand.model!r}"
-            raise self._refused(Refusal.NO_BACKEND, detail, UNKNOWN_S)
+            raise self._refused(
+                Refusal.NO_BACKEND, f"no backend serves the model {demand.model!r}", UNKNOWN_S
+            )
         if model_queue.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
             raise self._refused(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
-        inside = self._leases_by_tenant[demand.tenant] + self._waiting_by_tenant[demand.tenant]
+        inside = self._accounts.by_tenant[demand.tenant] + self._waiting.tickets[demand.tenant]
         if limit is not None and inside >= limit:
             detail = f"this tenant may have {limit} requests at once"
-            raise self._refused(
-                Refusal.TENANT_CONCURRENCY,
-                detail,
-                self._wait_after(demand),
-            )
+            raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self._next_wait_s(demand))
         return model_queue
 
     def _keep_bounds(self, model_queue: ModelQueue, newcomer: Ticket) -> None:
@@ -317,43 +294,22 @@ class Scheduler:
 
         See `admission.queue_bounds`.
         """
-        limits, tenant = self.limits, newcomer.demand.tenant
-        if self._waiting_by_tenant[tenant] > limits.max_queue_per_tenant:
-            self._turn_away(
-                model_queue, newcomer, f"{limits.max_queue_per_tenant} requests of this key already wait"
-            )
-        if len(model_queue.waiting) > limits.max_queue:
-            leaving = make_room(
-                newcomer,
-                lambda: reversed(model_queue.waiting.values()),
-                Counter(ticket.demand.tenant for ticket in model_queue.waiting.values()),
-                limits.max_queue,
-            )
-            if leaving is None:
-                self._turn_away(
-                    model_queue, newcomer, f"{limits.max_queue} requests already wait for this model"
-                )
-            self._refuse_newest(leaving)
-        if newcomer.queued and self._bytes_by_tenant.total() > limits.max_queue_bytes:
-            leaving = make_room(
-                newcomer,
-                self._newest_first,
-                self._bytes_by_tenant,
-                limits.max_queue_bytes,
-                lambda ticket: ticket.demand.body_bytes,
-            )
-            if leaving is None:
-                detail = "the requests that wait already hold as much memory as they may"
-                self._turn_away(model_queue, newcomer, detail)
-            self._refuse_newest(leaving)
+        try:
+            self._refuse_newest(self._waiting.too_many(newcomer, model_queue.waiting.values(), self.limits))
+            if newcomer.queued:
+                self._refuse_newest(self._waiting.too_large(newcomer, self._newest_first, self.limits))
+        except NoRoom as error:
+            self._take_out(model_queue, newcomer)
+            self.dispatch()
+            wait_s = self._next_wait_s(newcomer.demand)
+            raise self._refused(Refusal.QUEUE_FULL, str(error), wait_s) from error
 
-    def _turn_away(self, model_queue: ModelQueue, newcomer: Ticket, detail: str) -> NoReturn:
-        self._take_out(model_queue, newcomer)
-        self.dispatch()
-        demand = newcomer.demand
-        raise self._refused(Refusal.QUEUE_FULL, detail, self._wait_after(demand))
+    def _next_wait_s(self, demand: Demand) -> float:
+        return self.estimate_wait_s(demand.model, demand.tenant, demand.priority)
 
-    def _refuse_newest(self, leaving: Iterable[Ticket]) -> None:
+    def _refuse_newest(self, leaving: Sequence[Ticket]) -> None:
+        if not leaving:
+            return
         for ticket in leaving:
             if ticket.queued:
                 self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.QUEUE_FULL)
@@ -367,24 +323,13 @@ class Scheduler:
         self.refused[refusal] += 1
         return Refused(refusal, detail, retry_after_s)
 
-    # -- choosing a ticket and a pool
+    # -- granting
 
     def _review(self, pool_queue: PoolQueue, ticket: Ticket, now: float) -> None:
-        """Charge for slots that were held idle, and end a reservation that cannot be fulfilled here."""
-        self._charge_held(pool_queue, now)
-        stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
-        pool = pool_queue.pool
-        if not (stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total):
+        """Charge for slots that were held idle. End a reservation that cannot be fulfilled here."""
+        self._accounts.charge_held(pool_queue, now)
+        if not self._selection.still_reachable(pool_queue, ticket):
             pool_queue.reservation.end()
-
-    def _charge_held(self, pool_queue: PoolQueue, now: float) -> None:
-        """Let the reservation change its phase, and charge its tenant for the slots that it held idle."""
-        reservation = pool_queue.reservation
-        slot_seconds = reservation.advance(now)
-        if slot_seconds and reservation.ticket is not None:
-            demand = reservation.ticket.demand
-            self.slot_seconds[demand.tenant] += slot_seconds
-            pool_queue.order.charge_held(demand.tenant, demand.priority, slot_seconds)
 
     def _serve_one(self, pool_queues: Iterable[PoolQueue], now: float) -> bool:
         """Settle one ticket, at the least busy pool where this is possible. Return False if there is none."""
@@ -394,157 +339,29 @@ class Scheduler:
 
     def _serve(self, pool_queue: PoolQueue, now: float) -> bool:
         """Settle one ticket of this pool queue. Return False if none can be settled now."""
-        ticket = self._first(pool_queue, now)
+        ticket = self._selection.first(pool_queue, now)
         if ticket is None:
             return False
         if not pool_queue.pool.fits(ticket.demand):
             self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
-        chosen = self._warmest(ticket, pool_queue, now)
-        if chosen is None:
-            return False
-        self._grant(chosen, ticket)
-        return True
-
-    def _warmest(self, ticket: Ticket, pool_queue: PoolQueue, now: float) -> PoolQueue | None:
-        """Return the warmest pool queue at which this queue's next ticket is next, or None if it waits.
-
-        See `admission.warmth`.
-        """
-        warmer = warmer_queues(ticket, pool_queue, self._model_queues[ticket.demand.model].pool_queues)
-        if not warmer:
-            return pool_queue
-        for other in warmer:
-            if other.pool.fits(ticket.demand) and self._first(other, now) is ticket:
-                return other
-        worth_it = gain_bytes(ticket, pool_queue, warmer[0]) >= WORTH_A_WAIT_BYTES
-        if worth_it and pool_queue.waits_alone():
-            max_wait_s = self.limits.affinity_max_wait_s
-            return None if self._patience.lasts(ticket, now, max_wait_s) else pool_queue
-        return pool_queue
-
-    def _first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
-        """Return the ticket to settle next at this pool: it fits, or no pool will ever be wide enough.
-
-        Reserves the pool for a wide ticket that comes first and does not fit.
-        """
-        pool, reservation = pool_queue.pool, pool_queue.reservation
-        if not pool.admitting:
-            return None
-        reservation.idle_slots = 0
-        reach = None
-        if reservation.ticket is not None:
-            if pool.fits(reservation.ticket.demand):
-                return reservation.ticket
-            if reservation.holds(now):
-                reach = self._reach(pool, reservation.ticket, now)
-        for _, _, _, flow in pool_queue.heads(now):
-            ticket, model_queue = flow.head, flow.model_queue
-            width = pool.width_of(ticket.demand)
-            if model_queue.too_narrow_for(ticket.demand):
-                return ticket
-            if pool.fits(ticket.demand):
-                if reach is None or width <= reach.spare or now + self._expected_s(ticket) < reach.at:
-                    return ticket
-                reservation.idle_slots = pool.free
-            elif width == 1 and pool.has_room(ticket.demand):
-                break
-            elif width <= pool.total and reservation.ticket is None and not model_queue.reserved_for(ticket):
-                reach = self._reach(pool, ticket, now)
-                if reach is not None:
-                    reservation.begin(ticket, now, reach.at)
-        return None
-
-    def _reach(self, pool: SlotPool, ticket: Ticket, now: float) -> Reach | None:
-        """Return when the pool will have the width of a ticket; None if not before its wait is over."""
-        expected = reach(pool, ticket.demand, now)
-        if expected is None or expected.at > self._due_at(self._model_queues[ticket.demand.model], ticket):
-            return None
-        return expected
-
-    def _expected_s(self, ticket: Ticket) -> float:
-        return ticket.guess / ticket.demand.width
-
-    # -- settling tickets
+        chosen = self._selection.warmest(ticket, pool_queue, now, self.limits.affinity_max_wait_s)
+        if chosen is not None:
+            self._grant(chosen, ticket)
+        return chosen is not None
 
     def _grant(self, pool_queue: PoolQueue, ticket: Ticket) -> None:
         """Give the slots of a pool to a ticket that waits."""
         contested = pool_queue.waits(Priority(1 - ticket.demand.priority))
-        self._lease(pool_queue, ticket, contested=contested, waits=True)
+        charge = self._accounts.charge(pool_queue, ticket.demand, contested=contested)
+        self._take_out(self._model_queues[ticket.demand.model], ticket)
+        ticket.grant(self._accounts.lease(pool_queue.pool, ticket.demand, charge))
 
-    def _lease(
-        self, pool_queue: PoolQueue, ticket: Ticket, *, contested: bool = False, waits: bool = False
-    ) -> None:
-        demand, pool = ticket.demand, pool_queue.pool
-        width = pool.width_of(demand)
-        expected_s = self._guesses.of(demand)
-        charge = pool_queue.order.charge(
-            demand.tenant,
-            demand.priority,
-            width,
-            expected_s * width,
-            self._clock(),
-            contested=contested,
-        )
-        self._charges[charge] = pool
-        if waits:
-            self._take_out(self._model_queues[demand.model], ticket)
-        lease = Lease(
-            demand,
-            pool_name=pool.name,
-            width=width,
-            clock=self._clock,
-            expected_s=expected_s,
-            on_release=partial(self._released, pool, charge),
-            on_idle=partial(self._slots_idle, charge, demand, width),
-        )
-        pool.take(lease)
-        self.granted += 1
-        self._leases_by_tenant[demand.tenant] += 1
-        ticket.grant(lease)
-
-    def _released(self, pool: SlotPool, charge: Charge, lease: Lease) -> None:
-        pool.give_back(lease, self._clock())
-        _count_down(self._leases_by_tenant, lease.demand.tenant)
-        assert lease.outcome is not None
-        if lease.outcome is Outcome.UNUSED:
-            charge.cancel()
-            self._close(charge)
-        elif lease.outcome.verified or pool not in self._pool_queues or not pool.admitting:
-            self._slots_idle(charge, lease.demand, lease.width, lease.width)
+    def _released(self, pool: SlotPool) -> None:
         pool_queue = self._pool_queues.get(pool)
         self._dispatch_at(() if pool_queue is None else (pool_queue,))
 
-    def _slots_idle(self, charge: Charge, demand: Demand, width: int, slots: int) -> None:
-        """Slots of a lease are idle again. Their tenant pays no longer for them."""
-        if charge.slots:
-            charge.give_back(slots, self._clock())
-            if not charge.slots:
-                self._guesses.learn(demand, charge.held / width)
-                self._close(charge)
-
-    def _close(self, charge: Charge) -> None:
-        del self._charges[charge]
-        self.slot_seconds[charge.account.tenant] += charge.held
-        charge.account.order.ended(charge)
-
-    def _settle_charges(self, now: float) -> None:
-        """The pools have changed. A quarantined slot that no other request could get costs nothing more."""
-        for charge, pool in list(self._charges.items()):
-            pool_queue = self._pool_queues.get(pool)
-            if pool_queue is not None:
-                pool_queue.order.take_charge(charge)
-            if pool_queue is None or not pool.admitting:
-                for slot in pool.quarantine.slots:
-                    if slot.lease is not None:
-                        slot.lease.slots_idle(1)
-
-    def _on_dispatch_or_disown(self, ticket: Ticket) -> None:
-        try:
-            self._on_dispatch()
-        except BaseException:
-            self._disown(ticket)
-            raise
+    # -- ending waits
 
     def _disown(self, ticket: Ticket) -> None:
         """End a ticket that its owner will never get, because `on_dispatch` raised.
@@ -558,17 +375,13 @@ class Scheduler:
 
     def _take_out(self, model_queue: ModelQueue, ticket: Ticket) -> None:
         """Take a ticket out of all queues and counts of waiting tickets."""
-        self._patience.forget(ticket)
+        self._selection.patience.forget(ticket)
         for pool_queue in model_queue.pool_queues:
             if pool_queue.reservation.ticket is ticket:
-                self._charge_held(pool_queue, self._clock())
+                self._accounts.charge_held(pool_queue, self._clock())
                 self._to_look_at.append(pool_queue)
         model_queue.leave(ticket, self._clock())
-        tenant = ticket.demand.tenant
-        _count_down(self._waiting_by_tenant, tenant)
-        self._bytes_by_tenant[tenant] -= ticket.demand.body_bytes
-        if not self._waiting_by_tenant[tenant]:
-            del self._bytes_by_tenant[tenant]
+        self._waiting.remove(ticket.demand)
 
     def _refuse(self, model_queue: ModelQueue, ticket: Ticket, refusal: Refusal) -> None:
         self.refused[refusal] += 1
@@ -585,9 +398,3 @@ class Scheduler:
     def _due_at(self, model_queue: ModelQueue, ticket: Ticket) -> float:
         """Return the time at which the wait of this ticket is over."""
         return model_queue.clock.when(ticket.counts_from + self.limits.queue_timeout_s)
-
-
-def _count_down(counts: Counter[str], tenant: str) -> None:
-    counts[tenant] -= 1
-    if not counts[tenant]:
-        del counts[tenant]

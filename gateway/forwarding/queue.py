@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from slotgate.admission.demand import Demand
-from slotgate.admission.scheduler import QueueLimits, Scheduler
+from slotgate.admission.queue_bounds import QueueLimits
+from slotgate.admission.scheduler import Scheduler
 from slotgate.admission.ticket import Ticket
 from slotgate.gateway.streaming.alarm import Alarm
 

@@ -309,7 +309,7 @@ def test_clocks_go_along_when_pools_are_connected_and_separated() -> None:
     assert "newcomer" in simulation.order()[before : before + 4]
     simulation.run(400.0)
     assert simulation.scheduler.depth == 0
-    assert not simulation.scheduler._charges
+    assert not simulation.scheduler._accounts.open_charges
 
 
 def test_short_requests_with_pauses_save_up_no_claim() -> None:

@@ -283,7 +283,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.depth == len(waiting)
         assert self.scheduler.status().by_tenant == Counter(ticket.demand.tenant for ticket in waiting)
         assert self.scheduler.leases_by_tenant == Counter(lease.demand.tenant for lease in live)
-        assert self.scheduler._bytes_by_tenant.total() == sum(ticket.demand.body_bytes for ticket in waiting)
+        assert self.scheduler._waiting.body_bytes.total() == sum(
+            ticket.demand.body_bytes for ticket in waiting
+        )
         for pool in self.pools:
             held = [lease for lease in live if lease.pool_name == pool.name]
             assert dict.fromkeys(held) == dict.fromkeys(pool.leases)
@@ -295,8 +297,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for lease, seconds in self.held.items():
             if lease.outcome is not Outcome.UNUSED:
                 held[lease.demand.tenant] += seconds
-        charged = self.scheduler.slot_seconds.copy()
-        for charge in self.scheduler._charges:
+        charged = defaultdict(float, self.scheduler.slot_seconds)
+        for charge in self.scheduler._accounts.open_charges:
             charge.update(self.now)
             charged[charge.account.tenant] += charge.held
         for tenant in {*held, *charged}:
@@ -341,7 +343,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert Counter(self.settled) == Counter(self.all)
         assert (self.scheduler.leases, self.scheduler.depth, self.scheduler.next_tick_at()) == (0, 0, None)
         assert all(pool.free == WIDEST for pool in self.pools)
-        assert not self.scheduler._charges
+        assert not self.scheduler._accounts.open_charges
         self.every_tenant_is_charged_for_the_slot_time_that_it_held()
         self.no_clock_is_further_ahead_than_what_its_tenant_runs()
 

@@ -232,7 +232,7 @@ class TenantMachine(RuleBasedStateMachine):
             pool.restarted()
             assert pool.free == pool.total
         assert (self.scheduler.status().by_tenant, self.scheduler.leases_by_tenant) == ({}, {})
-        assert self.scheduler._bytes_by_tenant.total() == 0
+        assert self.scheduler._waiting.body_bytes.total() == 0
         self.accounts_hold_what_is_reserved_and_what_was_settled()
         self.now += 10**6
         for tenant in TENANTS:
