@@ -33,6 +33,29 @@ stream, one for each length of its texts, to half a kilobyte."""
 Layout = tuple[bytes, bytes, int]
 """The bytes before the text in a read, the bytes before it in the write, and the length of the text."""
 _NO_LAYOUT = b"", b"", -1
+"""No text has this length, so a read with this layout is parsed."""
+
+
+class _Layouts(dict[int, Layout]):
+    """Length of a read -> its layout, for the reads that match one template. Layouts are made when needed."""
+
+    __slots__ = ("_template",)
+
+    def __init__(self, template: Template) -> None:
+        super().__init__()
+        self._template = template
+
+    def __missing__(self, length: int) -> Layout:
+        template = self._template
+        for digits in range(1, 5):
+            size = length - digits - 4
+            text = size - len(template.event_head) - len(template.event_tail)
+            if 0 < text <= MAX_TEXT_BYTES and len(b"%x" % size) == digits:
+                theirs = b"%x\r\n%b" % (size, template.event_head)
+                ours = b"%x\r\n%b" % (len(template.prefix) + text + len(template.suffix), template.prefix)
+                layout = self[length] = theirs, ours, text
+                return layout
+        return _NO_LAYOUT
 
 
 class FastPath:
@@ -50,7 +73,6 @@ class FastPath:
         """The template for which the fields below are made."""
         self._tail = self._suffix = b""
         self._layouts: dict[int, Layout] = {}
-        """Length of a read -> its layout."""
 
     def __repr__(self) -> str:
         return f"<FastPath {self.expected!r}>"
@@ -64,7 +86,7 @@ class FastPath:
             self._template = template
             self._tail = template.event_tail + b"\r\n"
             self._suffix = template.suffix + b"\r\n"
-            self._layouts = {}
+            self._layouts = _Layouts(template)
         return self.take
 
     def take(self, read: bytes) -> bool:
@@ -76,7 +98,7 @@ class FastPath:
             write = self._writer.now  # type: ignore[union-attr]  # see `for_next_read`
             if write is None:
                 return False
-            theirs, ours, length = self._layouts.get(len(read)) or self._layout(len(read))
+            theirs, ours, length = self._layouts[len(read)]
             text = read.removeprefix(theirs).removesuffix(self._tail)
             if len(text) != length or (text.translate(OWN_JSON_FORM) != text and canonical(text) != text):
                 return False
@@ -85,16 +107,3 @@ class FastPath:
         except Exception as error:
             self._out.fail(error)
         return True
-
-    def _layout(self, length: int) -> Layout:
-        template = self._template
-        assert template is not None
-        for digits in range(1, 5):
-            size = length - digits - 4
-            text = size - len(template.event_head) - len(template.event_tail)
-            if 0 < text <= MAX_TEXT_BYTES and len(b"%x" % size) == digits:
-                theirs = b"%x\r\n%b" % (size, template.event_head)
-                ours = b"%x\r\n%b" % (len(template.prefix) + text + len(template.suffix), template.prefix)
-                layout = self._layouts[length] = theirs, ours, text
-                return layout
-        return _NO_LAYOUT

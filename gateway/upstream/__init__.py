@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slotgate.gateway.upstream.address import BackendAddress
-from slotgate.gateway.upstream.connection import End, Sink
 from slotgate.gateway.upstream.request import UpstreamRequest
+from slotgate.gateway.upstream.sink import End, Sink
 from slotgate.gateway.upstream.transport import UpstreamExchange, UpstreamTransport
 
 __all__ = ["BackendAddress", "End", "Sink", "UpstreamExchange", "UpstreamRequest", "UpstreamTransport"]

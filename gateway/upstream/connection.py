@@ -22,58 +22,22 @@ import socket
 import zlib
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 import structlog
 
-__all__ = ["End", "Headers", "Sink", "UpstreamConnection", "UpstreamPhase"]
+from slotgate.gateway.upstream.inflation import inflated
+from slotgate.gateway.upstream.sink import End, Headers, Sink
 
-Headers = list[tuple[bytes, bytes]]
+__all__ = ["UpstreamConnection", "UpstreamPhase"]
+
 BURST_BYTES = 64 * 1024
 """A read of this length means that the backend is faster than this event loop."""
 MAX_HEAD_BYTES = 64 * 1024
-"""The limit of status line and headers, interim responses included."""
-MAX_INFLATION = 50
-"""A read may decompress to this many times its bytes. Answers in JSON compress to a tenth."""
-LEAST_INFLATED_BYTES = 1024 * 1024
-"""Any read may decompress to so many bytes, however short it is."""
+"""The limit of what comes before, between and after the parts of the body: status line, headers, interim
+responses, sizes of chunks, trailers."""
 log = structlog.stdlib.get_logger(__name__)
-
-
-class End(Enum):
-    """The way an exchange ended, as seen on the wire."""
-
-    COMPLETE = "complete"
-    CUT_SHORT = "cut short"
-    """The connection closed before the message was complete."""
-    BROKEN = "broken"
-    """The response was not HTTP, or had an encoding that was not asked for."""
-    CLOSED = "closed"
-    """The gateway closed the connection."""
-    UNREACHABLE = "unreachable"
-    """No connection could be made, and nothing was sent."""
-
-
-class Sink(Protocol):
-    """The receiver of a response. The event loop calls it, so its methods must not block or raise."""
-
-    def head(self, status: int, headers: Headers) -> None:
-        """Take status and headers (names in lower case)."""
-
-    def body(self, data: bytes) -> None:
-        """Take bytes of the body as they were read, without chunk framing."""
-
-    def read_over(self) -> Callable[[bytes], bool] | None:
-        """Note that everything of one read has been pushed. More reads may follow.
-
-        Returns an optional fast path. It receives each raw read that starts at a chunk boundary, before the
-        parser does, and returns True if it consumed the read. It is dropped at the first read that it does
-        not consume.
-        """
-
-    def ended(self, end: End) -> None:
-        """Note that the exchange is over. No other call follows."""
 
 
 class UpstreamPhase(Enum):
@@ -89,10 +53,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_between_chunks",
-        "_body_seen",
         "_dialling",
         "_fast_path",
-        "_head_bytes",
         "_headers",
         "_loop",
         "_parser",
@@ -140,11 +102,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.received_bytes = False
         """True if any byte of the response has come."""
         self._parser: httptools.HttpResponseParser | None = None
-        self._head_bytes = 0
-        self._body_seen = False
-        """True if the read that is being parsed has brought a part of the body."""
         self._silent_bytes = 0
-        """Bytes since the last part of the body."""
+        """Bytes since the last part of the body, or since the start. The parser keeps them: headers, trailers
+        and sizes of chunks."""
         self._headers: Headers = []
         self._push: Callable[[bytes], None] | None = None
         """Takes the body: the sink's `body`, or what decompresses for it. None when the exchange is over,
@@ -169,7 +129,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self.received_bytes = False
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = self._silent_bytes = 0
+        self._silent_bytes = 0
         self._headers = []
         self._push = sink.body
         self._between_chunks = False
@@ -263,6 +223,8 @@ class UpstreamConnection(asyncio.Protocol):
         if parser is None:
             self.close()  # no request is waiting for these bytes
             return
+        self.received_bytes = True
+        self._silent_bytes += len(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -271,10 +233,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail()
-        if self.phase is UpstreamPhase.WAITING:
-            self._head_read(len(data))
-        elif self.phase is UpstreamPhase.RECEIVING:
-            self._body_read(len(data))
+        if self._silent_bytes > MAX_HEAD_BYTES:
+            self._fail()
         sink = self._sink
         if sink is not None:
             fast_path = sink.read_over()
@@ -311,11 +271,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers = []
             return
         self.phase = UpstreamPhase.RECEIVING
-        self.received_bytes = True
         untrue = {b"content-encoding"}
         for name, value in self._headers:
             if name == b"content-encoding" and value.lower() != b"identity":
-                self._push = _decompressed(value.lower(), self._sink.body)
+                self._push = inflated(value.lower(), self._sink.body)
                 untrue.add(b"content-length")  # the length of the compressed body
         self._sink.head(status, [pair for pair in self._headers if pair[0] not in untrue])
 
@@ -323,7 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._between_chunks = False
 
     def on_body(self, data: bytes) -> None:
-        self._body_seen = True
+        self._silent_bytes = 0
         push = self._push
         if push is not None:
             push(data)
@@ -381,25 +340,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _head_read(self, size: int) -> None:
-        """Count a read after which the head is still not complete."""
-        self.received_bytes = True
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._fail()
-
-    def _body_read(self, size: int) -> None:
-        """Count a read that brought neither a part of the body nor its end: a trailer, or a chunk's size.
-
-        The parser keeps what it has read of them, so a backend could fill the memory with them.
-        """
-        if self._body_seen:
-            self._body_seen, self._silent_bytes = False, 0
-            return
-        self._silent_bytes += size
-        if self._silent_bytes > MAX_HEAD_BYTES:
-            self._fail()
-
     def _fail(self) -> None:
         self._end(End.BROKEN)
         if self._transport is not None:
@@ -420,20 +360,3 @@ def _without_tracebacks(error: BaseException) -> None:
     while cause is not None:
         cause.__traceback__ = None
         cause = cause.__cause__ or cause.__context__
-
-
-def _decompressed(encoding: bytes, push: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Return a function that decompresses a body. Some proxies compress although they were asked not to."""
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        raise zlib.error(f"unknown content-encoding {encoding!r}")
-    decompressor = zlib.decompressobj(wbits=47 if encoding != b"deflate" else 15)
-
-    def decompress(data: bytes) -> None:
-        most = max(LEAST_INFLATED_BYTES, len(data) * MAX_INFLATION)
-        plain = decompressor.decompress(data, most)
-        if decompressor.unconsumed_tail:
-            raise zlib.error(f"{len(data)} bytes decompress to more than {most}")
-        if plain:
-            push(plain)
-
-    return decompress

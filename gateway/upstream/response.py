@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 
-from slotgate.gateway.upstream.connection import End, Headers, UpstreamConnection
+from slotgate.gateway.upstream.connection import UpstreamConnection
+from slotgate.gateway.upstream.sink import End, Headers
 
 __all__ = ["ResponseBody", "transport_error"]
 

@@ -31,9 +31,10 @@ import httpx
 import uvloop
 
 from slotgate.gateway.upstream.address import BackendAddress
-from slotgate.gateway.upstream.connection import End, Sink, UpstreamConnection
+from slotgate.gateway.upstream.connection import UpstreamConnection
 from slotgate.gateway.upstream.request import UpstreamRequest
 from slotgate.gateway.upstream.response import ResponseBody, transport_error
+from slotgate.gateway.upstream.sink import End, Sink
 
 __all__ = ["UpstreamExchange", "UpstreamTransport"]
 

@@ -28,7 +28,8 @@ from slotgate.gateway.streaming.downstream import Downstream
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import Relay
 from slotgate.gateway.upstream import UpstreamExchange, UpstreamRequest, UpstreamTransport
-from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
+from slotgate.gateway.upstream.connection import UpstreamConnection
+from slotgate.gateway.upstream.sink import Sink
 
 __all__ = ["CHUNKED", "InMemoryClient", "InMemoryStream"]
 

@@ -19,7 +19,8 @@ from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.streaming.fast_path import MAX_TEXT_BYTES
 from slotgate.gateway.streaming.frames import Frames
 from slotgate.gateway.streaming.relay import RelayState
-from slotgate.gateway.upstream.connection import End, UpstreamPhase
+from slotgate.gateway.upstream.connection import UpstreamPhase
+from slotgate.gateway.upstream.sink import End
 from tests.support.chat_chunks import PLAIN, texts
 from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 from tests.support.notation import DONE

@@ -14,7 +14,8 @@ from slotgate.admission import Outcome
 from slotgate.gateway.http.errors import UpstreamError
 from slotgate.gateway.streaming.relay import RelayState
 from slotgate.gateway.upstream import End, UpstreamExchange, UpstreamRequest, UpstreamTransport
-from slotgate.gateway.upstream.connection import Sink, UpstreamConnection
+from slotgate.gateway.upstream.connection import UpstreamConnection
+from slotgate.gateway.upstream.sink import Sink
 from tests.gateway.streaming.test_fast_path import chunk, event
 from tests.support.in_memory_stream import CHUNKED, InMemoryStream
 from tests.support.notation import DONE, END
