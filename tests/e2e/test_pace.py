@@ -22,7 +22,7 @@ from tests.support.scripted import ScriptedUpstream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.quiet, pytest.mark.slow]
 
-SECONDS = 3.0
+SECONDS = 2.0
 LAG_P99_MS = 3.0
 
 
