@@ -58,7 +58,7 @@ class SlotPool:
         self.admitting = admitting
         """False while the backend loads, drains or fails: no grants, but running leases go on."""
         self.loading_until: float | None = None
-        """While its backend loads: the time until which waiting does not count against a ticket."""
+        """While its backend loads or waits for a place: the time until which waits do not count."""
         self.numbered = False
         """True if each lease gets the numbers of its slots. Must be set before the first lease."""
         self.unclean: dict[int, float] = {}

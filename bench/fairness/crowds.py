@@ -5,29 +5,14 @@ All run on virtual time with the gateway's own scheduler, as the other experimen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bench.fairness.promise import Promise
+from bench.fairness.swaps import swap_promises
 from slotgate.admission import Demand, Priority, QueueLimits, Refused, SlotPool
 from tests.admission.simulation import Simulation, WrongGuesses, ignore
 
-__all__ = ["Promise", "promises"]
+__all__ = ["promises"]
 
 _TIMEOUT = QueueLimits(max_queue=256, max_queue_per_tenant=64, max_queue_bytes=2**28, queue_timeout_s=60.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A figure that must be between two bounds."""
-
-    crowd: str
-    figure: str
-    least: float
-    most: float
-    result: float
-
-    @property
-    def kept(self) -> bool:
-        return self.least <= self.result <= self.most
 
 
 def promises() -> tuple[Promise, ...]:
@@ -41,6 +26,7 @@ def promises() -> tuple[Promise, ...]:
         *_wide(),
         _places(),
         _several_pools(),
+        *swap_promises(),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.fairness.crowds import Promise, promises
+from bench.fairness.crowds import promises
 from bench.fairness.experiments import Arrival, Batch, Queue, Shares, batch, newcomers, queues, shares
 from bench.fairness.page import page
 from bench.fairness.picture import picture
+from bench.fairness.promise import Promise
 
 __all__ = ["Figures", "measure"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.fairness.crowds import Promise
 from bench.fairness.experiments import CROWD, SLOTS, Arrival, Batch, Queue, Shares
+from bench.fairness.promise import Promise
 from bench.table import markdown
 
 __all__ = ["page"]

@@ -168,6 +168,15 @@ class Backend:
         """Say if its process, once stopped, is started again without an operator."""
         self._update(replace(self._facts, may_load=may_load))
 
+    def wait_for_place(self, until: float | None) -> None:
+        """Say that requests wait for a place for its process, until this time without a time-out, or do not.
+
+        A process that starts or loads has its own limit of time.
+        """
+        if not self.state.is_coming and (until is None) is not (self.pool.loading_until is None):
+            self.pool.loading_until = until
+            self._tell()
+
     def process_changed(
         self, process: ProcessState, *, url: str, failure: str = "", kv_unified: bool | None = None
     ) -> None:
@@ -216,7 +225,7 @@ class Backend:
         self._facts = facts
         before, after = self.state, backend_state(self.facts)
         self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
-        begins_to_come = after.is_coming and self.pool.loading_until is None
+        begins_to_come = after.is_coming and (not before.is_coming or self.pool.loading_until is None)
         if begins_to_come:
             self.pool.loading_until = asyncio.get_running_loop().time() + self._start_timeout_s
         if after is before:

@@ -17,7 +17,15 @@ from slotgate.gateway.backends.circuit_breaker import CircuitState
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
 from slotgate.gateway.processes.llama_process import LlamaProcess
-from slotgate.gateway.processes.residency import LoadOrder, Residence, Resident, Step, plan, residence_of
+from slotgate.gateway.processes.residency import (
+    LOADS_PER_TURN,
+    LoadOrder,
+    Residence,
+    Resident,
+    Step,
+    plan,
+    residence_of,
+)
 from slotgate.gateway.processes.state import ProcessState
 from slotgate.gateway.settings import Settings
 
@@ -42,7 +50,12 @@ class Loader:
         self._cancel_requests = cancel_requests
         self._processes = {process.name: process for process in processes}
         self._entries = {entry.name: entry for entry in settings.backends if entry.name in self._processes}
+        self._groups = {group.name: group for group in settings.groups}
         self._room = {group.name: group.max_loaded for group in settings.groups}
+        self._load_s: dict[str, float] = {}
+        """Name of a process -> seconds that its last load took."""
+        self._longest_wait_s = settings.timeouts.total_s
+        """The longest wait for a place that costs no time-out: a running request can take so long."""
         self._patience_s = settings.server.shutdown_grace_s
         self._loop = asyncio.get_running_loop()
         self._residences: dict[str, tuple[Residence, float]] = {}
@@ -160,6 +173,9 @@ class Loader:
         planned = plan(self._residents(), self._fleet.waiting_since(), self._room, now)
         for step, name in planned.steps:
             self._do(step, name)
+        for name in self._entries:
+            waits = name in planned.waits_for_place
+            self._fleet.backends[name].wait_for_place(now + self._longest_wait_s if waits else None)
         if any(step is not Step.CANCEL for step, _ in planned.steps):
             self.changed()
         if self._timer is not None:
@@ -177,8 +193,11 @@ class Loader:
                     and residence is not Residence.COMING
                 ):
                     del self._orders[name]
-            if self._residences.get(name, (None,))[0] is not residence:
+            before, since = self._residences.get(name, (None, now))
+            if before is not residence:
                 self._residences[name] = (residence, now)
+                if (before, residence) == (Residence.COMING, Residence.LOADED):
+                    self._load_s[name] = now - since
 
     def _residents(self) -> list[Resident]:
         served: dict[Backend, set[str]] = {}
@@ -196,6 +215,8 @@ class Loader:
         entry = self._entries[backend.name]
         residence, since = self._residences[backend.name]
         order, at = self._orders.get(backend.name, (None, 0.0))
+        group = self._groups.get(entry.group)
+        pays_off_s = LOADS_PER_TURN * self._load_s.get(backend.name, 0.0)
         return Resident(
             backend.name,
             residence,
@@ -206,6 +227,8 @@ class Loader:
             leases=len(backend.pool.leases),
             idle_since=backend.pool.idle_since,
             idle_unload_s=entry.idle_unload_s,
+            keeps_s=max(group.residence_s, pays_off_s) if group else 0.0,
+            linger_s=group.linger_s if group else 0.0,
             order=order,
             order_at=at,
             order_until=at + self._patience_s,

@@ -2,16 +2,18 @@
 
 * A model is loaded when requests wait for it and no backend serves it. If a backend serves it but is busy,
   another backend of the model is loaded when the wait has lasted `OVERFLOW_S`.
-* A group has a limited number of places. When all are taken, a member makes room: an unused one at once, or
-  else one that has been loaded for `RESIDENCE_S`. That member gets no new requests and is stopped when its
-  last lease has ended. A live lease is never killed for another model.
+* A group has a limited number of places. When all are taken, a member makes room: one that was unused for
+  `linger_s`, or else one that was loaded for `keeps_s`. That member gets no new requests and is stopped when
+  its last lease has ended. A live lease is never killed for another model.
+* A turn pays for its load. So `keeps_s` is `LOADS_PER_TURN` times the time of the last load, or the group's
+  setting if that is longer: at least four fifths of the time serve requests.
 * Turns: the model whose first ticket waits longest comes first. Waiting before the model's own last unloading
   does not count, so a model that has made room does not take the place back before its turn.
 * A backend that was unused for `idle_unload_s` since the end of its last lease is stopped.
 * An operator's order comes before all other rules, and waits for leases for a limited time.
 
 `plan` may be asked at any time. The same data give the same steps, and a step that is under way is not given
-again.
+again. A plan also names the residents whose models wait for a place: these waits do not time out.
 
 This module never awaits, reads no clock and holds no state.
 """
@@ -26,8 +28,8 @@ from typing import Final
 from slotgate.gateway.backends.state import BackendFacts, ProcessState
 
 __all__ = [
+    "LOADS_PER_TURN",
     "OVERFLOW_S",
-    "RESIDENCE_S",
     "REST_S",
     "LoadOrder",
     "LoadingPlan",
@@ -38,8 +40,8 @@ __all__ = [
     "residence_of",
 ]
 
-RESIDENCE_S: Final = 10.0
-"""Seconds for which a loaded model that has work keeps its place."""
+LOADS_PER_TURN: Final = 4.0
+"""A loaded model that is used keeps its place for this many times the time that its load took."""
 OVERFLOW_S: Final = 2.0
 """Seconds of waiting after which a further backend of a busy model is loaded."""
 REST_S: Final = 60.0
@@ -113,6 +115,10 @@ class Resident:
     """The time when its last lease ended."""
     idle_unload_s: float = 0.0
     """Seconds without a lease after which it is unloaded; 0: never."""
+    keeps_s: float = 0.0
+    """Seconds after loading for which it keeps its place while it is used."""
+    linger_s: float = 0.0
+    """Seconds for which it keeps its place after its last lease, in case its client sends another request."""
     order: LoadOrder | None = None
     order_at: float = 0.0
     order_until: float = 0.0
@@ -132,6 +138,8 @@ class LoadingPlan:
     steps: tuple[tuple[Step, str], ...]
     look_at: float | None
     """The time when a new plan may differ although nothing has happened; None: never."""
+    waits_for_place: frozenset[str] = frozenset()
+    """Names of the residents whose models have waiting requests, and that need a place to be loaded."""
 
 
 def plan(
@@ -162,8 +170,17 @@ class _Round:
         for resident in self.residents:
             if resident.name not in self.steps:
                 self._tidy(resident)
-        return LoadingPlan(
-            tuple((step, name) for name, step in self.steps.items()), min(self.times, default=None)
+        steps = tuple((step, name) for name, step in self.steps.items())
+        return LoadingPlan(steps, min(self.times, default=None), self._waits_for_place())
+
+    def _waits_for_place(self) -> frozenset[str]:
+        return frozenset(
+            resident.name
+            for resident in self.residents
+            if resident.loads_on_request
+            and self.steps.get(resident.name) is not Step.LOAD
+            and resident.residence in (Residence.STOPPED, Residence.LEAVING, Residence.STOPPING)
+            and self._waited_for(resident)
         )
 
     def _obey(self, resident: Resident) -> None:
@@ -246,13 +263,16 @@ class _Round:
                 self._end(member)
 
     def _may_go_at(self, member: Resident) -> list[float]:
-        """Return a list of the time when it may make room for others; empty: never. Unused: at once."""
+        """Return a list of the time when it may make room for others; empty: never."""
         used = bool(member.leases) or self._waited_for(member)
         if member.order is not None or member.residence not in (Residence.COMING, Residence.LOADED):
             return []
-        if not used:
-            return [0.0]
-        return [member.since + RESIDENCE_S] if member.residence is Residence.LOADED else []
+        if member.residence is Residence.COMING:
+            return [] if used else [0.0]
+        turn_is_over_at = member.since + member.keeps_s
+        if used:
+            return [turn_is_over_at]
+        return [min(max(member.idle_since, member.since) + member.linger_s, turn_is_over_at)]
 
     def _end(self, member: Resident) -> None:
         self.steps[member.name] = Step.LEAVE if member.leases else Step.STOP

@@ -93,7 +93,10 @@ def _loading(backend: BackendSettings) -> str:
 
 
 def _group(group: GroupSettings) -> str:
-    return f"group {group.name}: at most {group.max_loaded} loaded at a time"
+    return (
+        f"group {group.name}: at most {group.max_loaded} loaded at a time, each for at least "
+        f"{group.residence_s:g} s while it is used"
+    )
 
 
 def _queue(settings: Settings) -> list[str]:

@@ -112,3 +112,7 @@ class GroupSettings(Table):
 
     name: Name
     max_loaded: Count = 1
+    residence_s: SecondsOrZero = 10.0
+    """The least time for which a loaded model keeps its place while it is used."""
+    linger_s: SecondsOrZero = 1.0
+    """The time for which an unused model keeps its place, in case its client sends another request."""

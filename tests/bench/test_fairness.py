@@ -44,10 +44,9 @@ def test_batch_advances_under_constant_interactive_load() -> None:
     assert all(later > earlier for earlier, later in zip(batch.batch, batch.batch[1:], strict=False))
 
 
-@pytest.mark.parametrize("number", range(16))
-def test_a_promise_about_the_next_minutes_is_kept(number: int) -> None:
-    promise = figures().promises[number]
-    assert promise.kept, promise
+def test_every_promise_about_the_next_minutes_is_kept() -> None:
+    assert len(figures().promises) > 20
+    assert [promise for promise in figures().promises if not promise.kept] == []
 
 
 def test_ten_thousand_waiting_cost_no_more_than_ten() -> None:

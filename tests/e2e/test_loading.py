@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -113,15 +114,20 @@ async def test_two_models_of_a_group_of_one_swap_under_load_and_no_stream_is_cut
 async def test_a_running_stream_is_waited_for_and_its_model_makes_room_after_it(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotgate.gateway.processes.residency.RESIDENCE_S", 0.0)
-    async with running_gateway(own_settings(*both(tiny_model), max_loaded=1), ready=False) as gateway:
+    """The wait for the place lasts longer than `queue_timeout_s`, and does not count."""
+    monkeypatch.setattr("slotgate.gateway.processes.loader.LOADS_PER_TURN", 0.0)
+    settings = own_settings(
+        *both(tiny_model), max_loaded=1, residence_s=0.0, admission={"queue_timeout_s": 0.2}
+    )
+    async with running_gateway(settings, ready=False) as gateway:
         a = gateway.fleet.backends["a"]
         async with endless(gateway, "a") as running:
             waiting = asyncio.create_task(talk(gateway, "b"))
             await gateway.until(lambda: a.state is BackendState.LEAVING)
             late = asyncio.create_task(talk(gateway, "a"))
             frames = running.frames(PATIENCE_S)
-            for _ in range(200):
+            since = time.monotonic()
+            while time.monotonic() < since + 0.5:
                 await anext(frames)
             alive = (a.state.label, a.pool.leased, len(llamas()))
         assert alive == ("draining", 1, 1)
@@ -184,11 +190,11 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
         "slotgate.gateway.processes.managed_processes.LlamaProcess", partial(LlamaProcess, limits=limits)
     )
     monkeypatch.setattr("slotgate.gateway.processes.residency.REST_S", 0.05)
-    parse_lenient = tmp_path / "parse_lenient"
-    command = llama_command(tiny_model, before=f"[ -e {parse_lenient} ] || exit 3")
+    repaired = tmp_path / "repaired"
+    command = llama_command(tiny_model, before=f"[ -e {repaired} ] || exit 3")
     async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:
         first = await talk(gateway, "a")
-        parse_lenient.touch()
+        repaired.touch()
         await gateway.until(lambda: gateway.fleet.backends["a"].state is BackendState.UNLOADED)
         second = await talk(gateway, "a")
     assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)

@@ -32,9 +32,15 @@ def own_backend(name: str, command: list[str], **rest: object) -> dict[str, Any]
     return {"name": name, "command": command, "models": [name], "health_interval_s": 0.2, **rest}
 
 
-def own_settings(*backends: dict[str, Any], max_loaded: int = 0, **sections: Any) -> Settings:  # noqa: ANN401
-    """Return the configuration. With `max_loaded`, all backends are in one group."""
-    group = {"group": [{"name": "gpu", "max_loaded": max_loaded}]} if max_loaded else {}
+def own_settings(
+    *backends: dict[str, Any],
+    max_loaded: int = 0,
+    residence_s: float = 10.0,
+    **sections: Any,  # noqa: ANN401
+) -> Settings:
+    """Return the configuration. With `max_loaded`, all backends are in one group, and none lingers."""
+    times = {"residence_s": residence_s, "linger_s": 0.0}
+    group = {"group": [{"name": "gpu", "max_loaded": max_loaded, **times}]} if max_loaded else {}
     entries = [{**backend, **({"group": "gpu"} if max_loaded else {})} for backend in backends]
     return parse({"server": SERVER, "backend": entries} | group | sections, {})
 

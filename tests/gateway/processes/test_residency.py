@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from slotgate.gateway.processes.residency import (
     OVERFLOW_S,
-    RESIDENCE_S,
     REST_S,
     LoadingPlan,
     LoadOrder,
@@ -23,6 +22,8 @@ from slotgate.gateway.processes.residency import (
 )
 
 GROUP = {"gpu": 1}
+KEEPS_S = 10.0
+LINGER_S = 1.0
 NOW = 1000.0
 
 
@@ -32,7 +33,14 @@ def resident(
     since: float = 0.0,
     **rest: Any,  # noqa: ANN401
 ) -> Resident:
-    known: dict[str, Any] = {"models": frozenset({name}), "loads_on_request": True, "group": "gpu", **rest}
+    known: dict[str, Any] = {
+        "models": frozenset({name}),
+        "loads_on_request": True,
+        "group": "gpu",
+        "keeps_s": KEEPS_S,
+        "linger_s": LINGER_S,
+        **rest,
+    }
     return Resident(name, residence, since, **known)
 
 
@@ -69,8 +77,32 @@ def test_the_longest_waiting_model_gets_the_only_place() -> None:
     assert steps(resident("a"), resident("b"), a=NOW - 1, b=NOW - 2) == {"b": Step.LOAD}
 
 
-def test_an_unused_member_makes_room_at_once() -> None:
-    assert steps(resident("a", Residence.LOADED, NOW), resident("b"), b=NOW) == {"a": Step.STOP}
+@pytest.mark.parametrize(("loaded_at", "idle_since"), [(NOW, 0.0), (NOW - 5, NOW)])
+def test_an_unused_member_makes_room_after_it_has_lingered(loaded_at: float, idle_since: float) -> None:
+    a, b = resident("a", Residence.LOADED, loaded_at, idle_since=idle_since), resident("b")
+    assert (steps(a, b, b=NOW), look_at(a, b, b=NOW)) == ({}, NOW + LINGER_S)
+    assert steps(a, b, b=NOW, now=NOW + LINGER_S) == {"a": Step.STOP}
+
+
+def test_an_unused_member_whose_turn_is_over_makes_room_at_once() -> None:
+    a = resident("a", Residence.LOADED, NOW - KEEPS_S, idle_since=NOW)
+    assert steps(a, resident("b"), b=NOW) == {"a": Step.STOP}
+
+
+@pytest.mark.parametrize("residence", [Residence.STOPPED, Residence.LEAVING, Residence.STOPPING])
+def test_requests_wait_for_a_place_while_their_model_has_none(residence: Residence) -> None:
+    a, b = resident("a", Residence.LOADED, NOW, leases=1), resident("b", residence)
+    assert plan([a, b], {"b": NOW}, GROUP, NOW).waits_for_place == {"b"}
+    assert plan([a, b], {"a": NOW}, GROUP, NOW).waits_for_place == set()
+
+
+@pytest.mark.parametrize("residence", [Residence.COMING, Residence.LOADED, Residence.FAILED])
+def test_no_request_waits_for_a_place_that_its_model_has_or_does_not_get(residence: Residence) -> None:
+    assert plan([resident("a", residence)], {"a": NOW}, GROUP, NOW).waits_for_place == set()
+
+
+def test_no_request_waits_for_a_place_if_its_model_is_about_to_be_loaded() -> None:
+    assert plan([resident("a")], {"a": NOW}, GROUP, NOW).waits_for_place == set()
 
 
 def test_the_longest_idle_member_makes_room() -> None:
@@ -81,7 +113,7 @@ def test_the_longest_idle_member_makes_room() -> None:
 
 @pytest.mark.parametrize(("leases", "step"), [(1, Step.LEAVE), (0, Step.STOP)])
 def test_a_used_member_keeps_its_place_for_the_residence_time(leases: int, step: Step) -> None:
-    a, b = resident("a", Residence.LOADED, NOW - RESIDENCE_S + 1, leases=leases), resident("b")
+    a, b = resident("a", Residence.LOADED, NOW - KEEPS_S + 1, leases=leases), resident("b")
     waiting = {"b": NOW} if leases else {"b": NOW, "a": NOW}
     assert steps(a, b, **waiting) == {}
     assert look_at(a, b, **waiting) == NOW + 1
@@ -256,11 +288,11 @@ def test_every_model_of_an_overloaded_group_gets_its_turn_within_a_bound(models:
         world.step()
         for name in world.leases.keys() - before.keys():
             served[name].append(world.now)
-    turn = RESIDENCE_S + SERVICE_S + LOAD_S + 5 * TICK_S
+    turn = KEEPS_S + SERVICE_S + LOAD_S + 5 * TICK_S
     for times in served.values():
         gaps = [after - before for before, after in itertools.pairwise([0.0, *times])]
         assert max(gaps) <= turn * models
-    assert world.loads <= 600 / RESIDENCE_S * places + models, "it swaps more often than residence allows"
+    assert world.loads <= 600 / KEEPS_S * places + models, "it swaps more often than residence allows"
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slotgate.gateway.processes.residency import RESIDENCE_S, REST_S
-from slotgate.gateway.settings import load
+from slotgate.gateway.processes.residency import LOADS_PER_TURN, REST_S
+from slotgate.gateway.settings import GroupSettings, load
 from slotgate.gateway.settings.backend_checks import OF_COMMANDS
 from tests.support.paths import DOCS
 
@@ -32,5 +32,8 @@ def test_every_process_setting_is_on_the_page() -> None:
 
 
 def test_the_times_on_the_page_are_those_in_the_code() -> None:
-    assert f"stays for {RESIDENCE_S:g} s at least" in PAGE
+    group = GroupSettings(name="gpu")
+    assert f"stays for {group.residence_s:g} s at least" in PAGE
+    assert (LOADS_PER_TURN, "four times as long as its load took" in PAGE) == (4.0, True)
+    assert (group.linger_s, "unused for one second" in PAGE) == (1.0, True)
     assert (REST_S, "a minute later" in PAGE) == (60.0, True)

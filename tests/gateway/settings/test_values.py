@@ -13,7 +13,13 @@ from slotgate.gateway.settings.schema import keys, spot
 from slotgate.gateway.settings.values import LONGEST_S, SHORTEST_S
 from tests.support.configurations import faults_in, parsed
 
-ZERO_MEANS_SOMETHING = {"server.drain_delay_s", "backend.idle_unload_s", "admission.affinity_max_wait_ms"}
+ZERO_MEANS_SOMETHING = {
+    "server.drain_delay_s",
+    "backend.idle_unload_s",
+    "admission.affinity_max_wait_ms",
+    "group.residence_s",
+    "group.linger_s",
+}
 TABLES: dict[str, dict[str, object]] = {
     "model": {"name": "m"},
     "tenant": {"name": "a", "key_hashes": []},
