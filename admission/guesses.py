@@ -2,7 +2,8 @@
 
 A guess is the running mean of what the same tenant took at the same endpoint of the same model; where that is
 unknown, the mean of the model; else `UNKNOWN_S`. `max_tokens` is no part of it: agents ask for 32,000 tokens
-and take 200. A guess decides only about the moment until the clock knows better, see `slot_time`.
+and take 200. A guess decides only about the moment until the clock knows better, see `slot_time`. Where a
+model has several pools, each has means of its own, too: they decide which free pool is quickest.
 
 This module is pure.
 """
@@ -18,7 +19,7 @@ __all__ = ["UNKNOWN_S", "Guesses"]
 UNKNOWN_S = 2.0
 _WINDOW = 16
 """Each new lease moves a mean by one part in so many, once so many are known."""
-_REMEMBERED = 4096
+_REMEMBERED = 8192
 """Means that are kept; the one that was used longest ago goes first."""
 
 
@@ -35,22 +36,52 @@ class Guesses:
 
     def of(self, demand: Demand) -> float:
         """Return the seconds for which this demand will probably hold each of its slots."""
-        mean = self._means.get((demand.tenant, demand.endpoint, demand.model))
-        if mean is None:
-            mean = self._means.get(demand.model)
-        return UNKNOWN_S if mean is None else mean[0]
+        mean = self._mean(demand.tenant, demand.endpoint, demand.model)
+        return UNKNOWN_S if mean is None else mean
+
+    def at(self, demand: Demand, pool_name: str) -> float:
+        """Return the same for one pool. Backends of one model can differ in speed.
+
+        Where no request of this tenant and endpoint has ended at the pool yet, the guess is scaled by the
+        speed of the pool: how long the requests of all tenants for the model took there.
+        """
+        known = self._means.get((demand.tenant, demand.endpoint, demand.model, pool_name))
+        if known is not None:
+            return known[0]
+        there, everywhere = self._means.get((demand.model, pool_name)), self._means.get(demand.model)
+        if there is None or everywhere is None or not everywhere[0]:
+            return self.of(demand)
+        return self.of(demand) * there[0] / everywhere[0]
+
+    def has_seen(self, demand: Demand, pool_name: str) -> bool:
+        """Return True if a request for this demand's model has ended at the pool."""
+        return (demand.model, pool_name) in self._means
 
     def of_model(self, model: str) -> float | None:
         """Return the mean of a model; None if no lease of it has ended yet."""
         mean = self._means.get(model)
         return None if mean is None else mean[0]
 
-    def learn(self, demand: Demand, seconds: float) -> None:
-        """A lease for this demand has held each of its slots for so long."""
-        for key in ((demand.tenant, demand.endpoint, demand.model), demand.model):
-            mean, count = self._means.get(key, (0.0, 0))
-            count = min(count + 1, _WINDOW)
-            self._means[key] = (mean + (seconds - mean) / count, count)
-            self._means.move_to_end(key)
+    def learn(self, demand: Demand, seconds: float, pool_name: str = "") -> None:
+        """A lease for this demand has held each of its slots for so long.
+
+        `pool_name` is empty if there is only one pool, because then its speed needs no mean of its own.
+        """
+        tenant, endpoint, model = demand.tenant, demand.endpoint, demand.model
+        self._learn((tenant, endpoint, model), seconds)
+        self._learn(model, seconds)
+        if pool_name:
+            self._learn((tenant, endpoint, model, pool_name), seconds)
+            self._learn((model, pool_name), seconds)
         while len(self._means) > _REMEMBERED:
             self._means.popitem(last=False)
+
+    def _learn(self, key: object, seconds: float) -> None:
+        mean, count = self._means.get(key, (0.0, 0))
+        count = min(count + 1, _WINDOW)
+        self._means[key] = (mean + (seconds - mean) / count, count)
+        self._means.move_to_end(key)
+
+    def _mean(self, tenant: str, endpoint: str, model: str) -> float | None:
+        mean = self._means.get((tenant, endpoint, model)) or self._means.get(model)
+        return None if mean is None else mean[0]

@@ -61,7 +61,7 @@ class LeaseAccounts:
             demand.tenant,
             demand.priority,
             width,
-            self.guesses.of(demand) * width,
+            self.guesses.at(demand, pool_queue.pool.name) * width,
             self._clock(),
             contested=contested,
         )
@@ -76,9 +76,9 @@ class LeaseAccounts:
             pool_name=pool.name,
             width=width,
             clock=self._clock,
-            expected_s=self.guesses.of(demand),
+            expected_s=self.guesses.at(demand, pool.name),
             on_release=partial(self._released, pool, charge),
-            on_idle=partial(self._slots_idle, charge, demand, width),
+            on_idle=partial(self._slots_idle, pool, charge, demand, width),
         )
         pool.take(lease)
         self.granted += 1
@@ -119,15 +119,16 @@ class LeaseAccounts:
             charge.cancel()
             self._close(charge)
         elif lease.outcome.verified or pool not in self._pool_queues or not pool.admitting:
-            self._slots_idle(charge, lease.demand, lease.width, lease.width)
+            self._slots_idle(pool, charge, lease.demand, lease.width, lease.width)
         self._on_released(pool)
 
-    def _slots_idle(self, charge: Charge, demand: Demand, width: int, slots: int) -> None:
+    def _slots_idle(self, pool: SlotPool, charge: Charge, demand: Demand, width: int, slots: int) -> None:
         """Slots of a lease are idle again. Their tenant pays no longer for them."""
         if charge.slots:
             charge.give_back(slots, self._clock())
             if not charge.slots:
-                self.guesses.learn(demand, charge.held / width)
+                several = len(self._pool_queues) > 1
+                self.guesses.learn(demand, charge.held / width, pool.name if several else "")
                 self._close(charge)
 
     def _close(self, charge: Charge) -> None:

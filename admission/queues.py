@@ -168,15 +168,6 @@ class ModelQueue:
             ranking = self._rankings[kind] = Ranking()
         return ranking
 
-    def freest(self, demand: Demand) -> PoolQueue | None:
-        """Return the pool with most free slots that has room for a demand, or None."""
-        best = None
-        for pool_queue in self.pool_queues:
-            pool = pool_queue.pool
-            if pool.admitting and pool.fits(demand) and (best is None or pool.free > best.pool.free):
-                best = pool_queue
-        return best
-
     def tops(self, now: float) -> Iterator[tuple[float, int, int, Flow]]:
         """The next flow of each kind."""
         for kind, ranking in list(self._rankings.items()):

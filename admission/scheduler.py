@@ -75,7 +75,7 @@ class Scheduler:
         self._max_concurrent: Mapping[str, int] = {}
         self._guesses = guesses or Guesses()
         self._accounts = LeaseAccounts(self._pool_queues, self._guesses, clock, self._released)
-        self._selection = Selection(self._model_queues, self._due_at)
+        self._selection = Selection(self._model_queues, self._guesses, self._due_at)
         self._to_look_at: list[PoolQueue] = []
         """Pools whose reservation has ended since the last look at them."""
 
@@ -140,7 +140,7 @@ class Scheduler:
         """Grant a new ticket, or let it wait. Raises `Refused` if the queue is full."""
         demand = ticket.demand
         if not self._waiting and not demand.warmth:
-            chosen = model_queue.freest(demand)
+            chosen = self._selection.quickest(demand, model_queue.pool_queues)
             if chosen is not None:
                 charge = self._accounts.charge(chosen, demand, contested=False)
                 ticket.grant(self._accounts.lease(chosen.pool, demand, charge))
@@ -345,7 +345,7 @@ class Scheduler:
         if not pool_queue.pool.fits(ticket.demand):
             self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
-        chosen = self._selection.warmest(ticket, pool_queue, now, self.limits.affinity_max_wait_s)
+        chosen = self._selection.best(ticket, pool_queue, now, self.limits.affinity_max_wait_s)
         if chosen is not None:
             self._grant(chosen, ticket)
         return chosen is not None

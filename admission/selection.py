@@ -1,6 +1,8 @@
 """Chooses which ticket a pool serves next, and at which of its model's pools.
 
-The first ticket in the order of `admission.fair_order` that fits is next. There are three deviations:
+The first ticket in the order of `admission.fair_order` that fits is next. It gets the free pool where it
+will probably end first. Pools that differ by less than a quarter count as equally quick, and then the one
+with most free slots is taken. There are three deviations:
 
 * A ticket that needs more than is free reserves the pool, and others pass only if they do not delay it
   (`admission.pool_reservation`). If it misses only its one slot, no later ticket passes it.
@@ -13,8 +15,10 @@ This module never awaits and changes no queue. It begins reservations, and notes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from slotgate.admission.demand import Demand
+from slotgate.admission.guesses import Guesses
 from slotgate.admission.pool import SlotPool
 from slotgate.admission.pool_reservation import Reach, reach
 from slotgate.admission.queues import ModelQueue, PoolQueue
@@ -23,14 +27,21 @@ from slotgate.admission.warmth import WORTH_A_WAIT_BYTES, Patience, gain_bytes, 
 
 __all__ = ["Selection"]
 
+_EQUALLY_QUICK = 1.25
+"""Guesses are not more exact than this factor, and load should spread over backends of one speed."""
+
 
 class Selection:
     def __init__(
-        self, model_queues: Mapping[str, ModelQueue], due_at: Callable[[ModelQueue, Ticket], float]
+        self,
+        model_queues: Mapping[str, ModelQueue],
+        guesses: Guesses,
+        due_at: Callable[[ModelQueue, Ticket], float],
     ) -> None:
         """`due_at` returns the time at which the wait of a ticket is over."""
         self.patience = Patience()
         self._model_queues = model_queues
+        self._guesses = guesses
         self._due_at = due_at
 
     def first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
@@ -65,16 +76,34 @@ class Selection:
                     reservation.begin(ticket, now, reserved.at)
         return None
 
-    def warmest(
-        self, ticket: Ticket, pool_queue: PoolQueue, now: float, max_wait_s: float
-    ) -> PoolQueue | None:
-        """Return the warmest pool queue at which this queue's next ticket is next, or None if it waits.
+    def quickest(self, demand: Demand, pool_queues: Iterable[PoolQueue]) -> PoolQueue | None:
+        """Return the free pool where this demand will probably be met first, or None if no pool is free."""
+        free = [
+            pool_queue
+            for pool_queue in pool_queues
+            if pool_queue.pool.admitting and pool_queue.pool.fits(demand)
+        ]
+        if len(free) < 2:
+            return free[0] if free else None
+        seconds = [self._expected_s(demand, pool_queue.pool) for pool_queue in free]
+        limit = min(seconds) * _EQUALLY_QUICK
+        quick = [pool_queue for pool_queue, s in zip(free, seconds, strict=True) if s <= limit]
+        return max(quick, key=lambda pool_queue: pool_queue.pool.free)
 
-        `max_wait_s` is the time for which a ticket may decline a cold slot.
+    def best(self, ticket: Ticket, pool_queue: PoolQueue, now: float, max_wait_s: float) -> PoolQueue | None:
+        """Return the warmest or quickest pool queue at which this queue's next ticket is next.
+
+        Returns None if the ticket waits for a warm pool. `max_wait_s` is the time for which it may do so.
         """
-        warmer = warmer_queues(ticket, pool_queue, self._model_queues[ticket.demand.model].pool_queues)
-        if not warmer:
+        pool_queues = self._model_queues[ticket.demand.model].pool_queues
+        if len(pool_queues) == 1:
             return pool_queue
+        warmer = warmer_queues(ticket, pool_queue, pool_queues)
+        if not warmer:
+            quickest = self.quickest(ticket.demand, pool_queues)
+            if quickest is None or quickest is pool_queue or self.first(quickest, now) is not ticket:
+                return pool_queue
+            return quickest
         for other in warmer:
             if other.pool.fits(ticket.demand) and self.first(other, now) is ticket:
                 return other
@@ -87,6 +116,10 @@ class Selection:
         pool = pool_queue.pool
         stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
         return stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total
+
+    def _expected_s(self, demand: Demand, pool: SlotPool) -> float:
+        """Return the seconds that a request will probably take at a pool; 0 for an untried pool."""
+        return self._guesses.at(demand, pool.name) if self._guesses.has_seen(demand, pool.name) else 0.0
 
     def _reach(self, pool: SlotPool, ticket: Ticket, now: float) -> Reach | None:
         """Return when the pool will have the width of a ticket; None if not before its wait is over."""

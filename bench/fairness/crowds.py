@@ -26,6 +26,7 @@ def promises() -> tuple[Promise, ...]:
         *_wide(),
         _places(),
         _several_pools(),
+        *_fast_and_slow(),
         *swap_promises(),
     )
 
@@ -218,3 +219,32 @@ def _several_pools() -> Promise:
     return Promise(
         "one tenant's model is on two backends, the other's on one", "its share", 0.47, 0.53, share
     )
+
+
+def _fast_and_slow() -> list[Promise]:
+    """Two backends of one model: a request takes 1 s on one and 20 s on the other. The slow one is freer."""
+    simulation = Simulation(SlotPool("fast", 2), SlotPool("slow", 4), slowness={"slow": 20.0})
+    took: list[float] = []
+
+    def ask(pause_s: float) -> None:
+        asked_at = simulation.now
+
+        def answered() -> None:
+            took.append(simulation.now - asked_at)
+            simulation.at(simulation.now + pause_s, lambda: ask(pause_s))
+
+        simulation.submit("chat", seconds=1.0, then=answered)
+
+    ask(1.0)
+    simulation.run(600.0)
+    low = sum(took[2:]) / len(took[2:])
+    for _ in range(12):
+        simulation.keep_busy("crowd", seconds=1.0)
+    before = len(simulation.served)
+    simulation.run(600.0)
+    slow = [request.lease.pool_name for request in simulation.served[before:]].count("slow")
+    crowd = "a backend that takes 1 s for a request and one that takes 20 s"
+    return [
+        Promise(crowd, "mean time of an answer at low load in s", 1.0, 1.2, low),
+        Promise(crowd, "requests a minute of the slow one's 4 slots at full load", 11, 12, slow / 10),
+    ]

@@ -66,9 +66,12 @@ class Simulation:
         limits: QueueLimits = ROOMY,
         on_dispatch: Callable[[], None] = ignore,
         guesses: Guesses | None = None,
+        slowness: Mapping[str, float] | None = None,
         **routes: Iterable[SlotPool],
     ) -> None:
+        """`slowness`: pool name -> the factor by which requests take longer there."""
         self.now = 0.0
+        self._slowness = slowness or {}
         self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch, guesses)
         self.served: list[SimulatedRequest] = []
         """In the order of their grants."""
@@ -166,7 +169,8 @@ class Simulation:
             if request.granted:
                 request.granted_at = self.now
                 self.served.append(request)
-                self.at(self.now + request.seconds, partial(self._finish, request))
+                seconds = request.seconds * self._slowness.get(request.lease.pool_name, 1.0)
+                self.at(self.now + seconds, partial(self._finish, request))
 
     def _finish(self, request: SimulatedRequest) -> None:
         self.release(request)
