@@ -100,7 +100,8 @@ class Selection:
             return pool_queue
         warmer = warmer_queues(ticket, pool_queue, pool_queues)
         if not warmer:
-            quickest = self.quickest(ticket.demand, pool_queues)
+            as_warm = [other for other in pool_queues if gain_bytes(ticket, pool_queue, other) >= 0]
+            quickest = self.quickest(ticket.demand, as_warm)
             if quickest is None or quickest is pool_queue or self.first(quickest, now) is not ticket:
                 return pool_queue
             return quickest

@@ -165,9 +165,9 @@ async def test_bodies_of_30_mb_leave_nothing_in_memory(ending: str, tmp_path: Pa
     assert grown < ALLOWED
 
 
-HELD = 6
+HELD = 10
 """So many that a body that the allocator keeps for the next request hardly counts."""
-SIZE = 24 * MIB
+SIZE = 16 * MIB
 
 
 class Uploads:

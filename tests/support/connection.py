@@ -108,6 +108,8 @@ class ScriptedConnection(asyncio.Protocol):
         self.failure: Exception | None = None
         """The client's broken framing, or an exception of a responder."""
         self.is_open = True
+        self._made = False
+        """True once the event loop has given it a transport: a turn after the client was accepted."""
         self._owner = owner
         self._reading = reading
         self._reader = MessageReader()
@@ -141,12 +143,17 @@ class ScriptedConnection(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection and its script at once."""
         self._end(ConnectionEnding.OURS)
-        self._transport.abort()
+        if self._made:
+            self._transport.abort()
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, not the class
+        self._made = True
+        if self.ending is not None:
+            self._transport.abort()
+            return
         if not self._reading:
             self._transport.pause_reading()
         self._task = self._loop.create_task(self._serve())
