@@ -20,7 +20,7 @@ class Refusal(Enum):
     QUOTA_EXCEEDED = "quota_exceeded"
     """The tenant has used up its tokens of the day."""
     QUEUE_TIMEOUT = "queue_timeout"
-    """The request has waited for `queue_timeout_s`."""
+    """The request has waited as long as its priority allows."""
     NO_BACKEND = "no_backend"
     """No backend serves this model, or none has as many slots as the demand needs."""
     DRAINING = "draining"

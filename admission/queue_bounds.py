@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from slotgate.admission.demand import Demand
+from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.ticket import Ticket
 
 __all__ = ["NoRoom", "QueueLimits", "WaitingCounts", "make_room"]
@@ -36,6 +36,14 @@ class QueueLimits:
     queue_timeout_s: float
     affinity_max_wait_s: float = 0.0
     """Seconds for which a ticket may decline a cold slot while a warm pool is busy."""
+    batch_queue_timeout_s: float | None = None
+    """The time-out of batch tickets, which let others go first; None: `queue_timeout_s`."""
+
+    def timeout_s(self, priority: Priority) -> float:
+        """Return the seconds for which a ticket of this priority may wait."""
+        if priority is Priority.INTERACTIVE or self.batch_queue_timeout_s is None:
+            return self.queue_timeout_s
+        return self.batch_queue_timeout_s
 
 
 class WaitingCounts:

@@ -16,6 +16,7 @@ from slotgate.admission.fair_order import FairOrder
 from slotgate.admission.flow import Flow, Ranking, SettledRanking, TicketKind, kind_of
 from slotgate.admission.pool import SlotPool
 from slotgate.admission.pool_reservation import PoolReservation
+from slotgate.admission.queue_bounds import QueueLimits
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.waiting_clock import WaitingClock
 
@@ -62,7 +63,17 @@ class PoolQueue:
 class ModelQueue:
     """The tickets of one model and the pools that may serve them."""
 
-    __slots__ = ("_flows", "_rankings", "clock", "flow_counts", "groups", "pool_queues", "settled", "waiting")
+    __slots__ = (
+        "_by_priority",
+        "_flows",
+        "_rankings",
+        "clock",
+        "flow_counts",
+        "groups",
+        "pool_queues",
+        "settled",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.clock = WaitingClock()
@@ -70,10 +81,12 @@ class ModelQueue:
         self.groups: Sequence[tuple[PoolQueue, ...]] = ()
         """Its pools, those together that serve the same models."""
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
-        """All queued tickets in the order of arrival. The first one is also the first to time out."""
+        """All queued tickets in the order of arrival."""
         self.settled = (SettledRanking(Priority.INTERACTIVE), SettledRanking(Priority.BATCH))
         self.flow_counts = [0, 0]
         """Priority -> flows that have tickets."""
+        self._by_priority: tuple[OrderedDict[int, Ticket], ...] = (OrderedDict(), OrderedDict())
+        """The same tickets by priority. The first of each is also the first to time out."""
         self._flows: dict[tuple[str, TicketKind], Flow] = {}
         self._rankings: dict[TicketKind, Ranking] = {}
 
@@ -151,6 +164,15 @@ class ModelQueue:
         """Return True if no pool of the model has enough slots, or may have when it is in service again."""
         return all(pool.admitting and pool.total < demand.width for pool in self.pools)
 
+    def due_at(self, ticket: Ticket, limits: QueueLimits) -> float:
+        """Return the time at which the wait of this ticket is over."""
+        return self.clock.when(ticket.counts_from + limits.timeout_s(ticket.demand.priority))
+
+    def next_to_time_out(self, limits: QueueLimits) -> tuple[float, Ticket]:
+        """Return the time at which the next wait is over, and its ticket. There must be one."""
+        heads = [next(iter(tickets.values())) for tickets in self._by_priority if tickets]
+        return min(((self.due_at(ticket, limits), ticket) for ticket in heads), key=lambda due: due[0])
+
     def reserved_for(self, ticket: Ticket) -> bool:
         """Return True if the ticket has reserved a pool."""
         return any(pool_queue.reservation.ticket is ticket for pool_queue in self.pool_queues)
@@ -179,7 +201,7 @@ class ModelQueue:
 
     def join(self, ticket: Ticket, now: float) -> bool:
         """Return True if the ticket is the first of its kind: only then can it be served at once."""
-        self.waiting[ticket.seq] = ticket
+        self.waiting[ticket.seq] = self._by_priority[ticket.demand.priority][ticket.seq] = ticket
         name = ticket.demand.tenant, kind_of(ticket.demand)
         flow = self._flows.get(name)
         if flow is not None:
@@ -192,7 +214,7 @@ class ModelQueue:
 
     def leave(self, ticket: Ticket, now: float) -> None:
         """Take a ticket out of all queues, and end its reservation if it has one."""
-        del self.waiting[ticket.seq]
+        del self.waiting[ticket.seq], self._by_priority[ticket.demand.priority][ticket.seq]
         flow = self.flow(ticket.demand)
         if len(flow.tickets) == 1:
             del self._flows[ticket.demand.tenant, flow.kind]

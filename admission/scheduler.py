@@ -75,7 +75,7 @@ class Scheduler:
         self._max_concurrent: Mapping[str, int] = {}
         self._guesses = guesses or Guesses()
         self._accounts = LeaseAccounts(self._pool_queues, self._guesses, clock, self._released)
-        self._selection = Selection(self._model_queues, self._guesses, self._due_at)
+        self._selection = Selection(self._model_queues, self._guesses, lambda: self.limits)
         self._to_look_at: list[PoolQueue] = []
         """Pools whose reservation has ended since the last look at them."""
 
@@ -194,15 +194,15 @@ class Scheduler:
         self._selection.patience.expire(now)
         for model_queue in self._model_queues.values():
             while model_queue.waiting:
-                ticket = model_queue.oldest
-                if now < self._due_at(model_queue, ticket):
+                due_at, ticket = model_queue.next_to_time_out(self.limits)
+                if now < due_at:
                     break
                 self._refuse(model_queue, ticket, Refusal.QUEUE_TIMEOUT)
         self.dispatch()
 
     def next_tick_at(self) -> float | None:
         """Return the time at which `tick` has something to do, or None if it has nothing."""
-        timeouts = [self._due_at(queue, queue.oldest) for queue in self._waited_for()]
+        timeouts = [queue.next_to_time_out(self.limits)[0] for queue in self._waited_for()]
         changes = [pool_queue.reservation.next_change_at() for pool_queue in self._pool_queues.values()]
         changes.append(self._selection.patience.next_end_at())
         return min([*timeouts, *(at for at in changes if at is not None)], default=None)
@@ -345,7 +345,7 @@ class Scheduler:
         if not pool_queue.pool.fits(ticket.demand):
             self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.NO_BACKEND)
             return True
-        chosen = self._selection.best(ticket, pool_queue, now, self.limits.affinity_max_wait_s)
+        chosen = self._selection.best(ticket, pool_queue, now)
         if chosen is not None:
             self._grant(chosen, ticket)
         return chosen is not None
@@ -394,7 +394,3 @@ class Scheduler:
 
     def _waited_for(self) -> list[ModelQueue]:
         return [model_queue for model_queue in self._model_queues.values() if model_queue.waiting]
-
-    def _due_at(self, model_queue: ModelQueue, ticket: Ticket) -> float:
-        """Return the time at which the wait of this ticket is over."""
-        return model_queue.clock.when(ticket.counts_from + self.limits.queue_timeout_s)

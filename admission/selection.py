@@ -21,6 +21,7 @@ from slotgate.admission.demand import Demand
 from slotgate.admission.guesses import Guesses
 from slotgate.admission.pool import SlotPool
 from slotgate.admission.pool_reservation import Reach, reach
+from slotgate.admission.queue_bounds import QueueLimits
 from slotgate.admission.queues import ModelQueue, PoolQueue
 from slotgate.admission.ticket import Ticket
 from slotgate.admission.warmth import WORTH_A_WAIT_BYTES, Patience, gain_bytes, warmer_queues
@@ -36,13 +37,13 @@ class Selection:
         self,
         model_queues: Mapping[str, ModelQueue],
         guesses: Guesses,
-        due_at: Callable[[ModelQueue, Ticket], float],
+        limits: Callable[[], QueueLimits],
     ) -> None:
-        """`due_at` returns the time at which the wait of a ticket is over."""
+        """`limits` returns the scheduler's limits, which a reload can change."""
         self.patience = Patience()
         self._model_queues = model_queues
         self._guesses = guesses
-        self._due_at = due_at
+        self._limits = limits
 
     def first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
         """Return the ticket to settle next at this pool: it fits, or no pool will ever be wide enough.
@@ -90,10 +91,10 @@ class Selection:
         quick = [pool_queue for pool_queue, s in zip(free, seconds, strict=True) if s <= limit]
         return max(quick, key=lambda pool_queue: pool_queue.pool.free)
 
-    def best(self, ticket: Ticket, pool_queue: PoolQueue, now: float, max_wait_s: float) -> PoolQueue | None:
+    def best(self, ticket: Ticket, pool_queue: PoolQueue, now: float) -> PoolQueue | None:
         """Return the warmest or quickest pool queue at which this queue's next ticket is next.
 
-        Returns None if the ticket waits for a warm pool. `max_wait_s` is the time for which it may do so.
+        Returns None if the ticket waits for a warm pool.
         """
         pool_queues = self._model_queues[ticket.demand.model].pool_queues
         if len(pool_queues) == 1:
@@ -109,7 +110,11 @@ class Selection:
             if other.pool.fits(ticket.demand) and self.first(other, now) is ticket:
                 return other
         worth_it = gain_bytes(ticket, pool_queue, warmer[0]) >= WORTH_A_WAIT_BYTES
-        waits = worth_it and pool_queue.waits_alone() and self.patience.lasts(ticket, now, max_wait_s)
+        waits = (
+            worth_it
+            and pool_queue.waits_alone()
+            and self.patience.lasts(ticket, now, self._limits().affinity_max_wait_s)
+        )
         return None if waits else pool_queue
 
     def still_reachable(self, pool_queue: PoolQueue, ticket: Ticket) -> bool:
@@ -125,9 +130,8 @@ class Selection:
     def _reach(self, pool: SlotPool, ticket: Ticket, now: float) -> Reach | None:
         """Return when the pool will have the width of a ticket; None if not before its wait is over."""
         expected = reach(pool, ticket.demand, now)
-        if expected is None or expected.at > self._due_at(self._model_queues[ticket.demand.model], ticket):
-            return None
-        return expected
+        due_at = self._model_queues[ticket.demand.model].due_at(ticket, self._limits())
+        return None if expected is None or expected.at > due_at else expected
 
 
 def _passes(ticket: Ticket, width: int, reserved: Reach, now: float) -> bool:

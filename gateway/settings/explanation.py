@@ -103,9 +103,10 @@ def _queue(settings: Settings) -> list[str]:
     admission = settings.admission
     share = "" if settings.anonymous else f", {admission.max_queue_per_tenant} of them of one tenant"
     bodies = _size(admission.max_queue_bytes)
+    interactive, batch = _time(admission.queue_timeout_s), _time(admission.batch_queue_timeout_s)
     return [
         f"at most {admission.max_queue} requests per model{share}; {bodies} of request bodies in total",
-        f"each request waits at most {_time(admission.queue_timeout_s)}",
+        f"each request waits at most {interactive}, and a batch request at most {batch}",
         f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if /slots cannot be read",
     ]
 

@@ -72,6 +72,8 @@ class AdmissionSettings(Table):
     max_queue_per_tenant: Count = 64
     max_queue_bytes: Bytes = 268435456
     queue_timeout_s: Seconds = 60
+    batch_queue_timeout_s: Seconds = 600
+    """The same for batch requests, which let interactive requests go first."""
     affinity_max_wait_ms: MillisecondsOrZero = 50
     quarantine_max_s: Seconds = 120
     store: Annotated[Text, Hidden()] = "memory"  # a store's URL can carry a password

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -433,3 +434,16 @@ def test_the_next_tick_is_the_earliest_end_of_a_wait_or_of_a_phase() -> None:
     assert simulation.scheduler.next_tick_at() == 65.0
     simulation.run(100.0)
     assert simulation.scheduler.next_tick_at() is None
+
+
+def test_a_batch_ticket_times_out_by_its_own_limit() -> None:
+    timeouts = replace(limits(queue_timeout_s=10.0), batch_queue_timeout_s=30.0)
+    simulation = Simulation(SlotPool("gpu", 1), limits=timeouts)
+    simulation.submit(seconds=100.0)
+    batch = simulation.submit("batch", priority=Priority.BATCH)
+    interactive = simulation.submit()
+    assert simulation.scheduler.next_tick_at() == 10.0
+    simulation.run(10.0)
+    assert (batch.ticket.refusal, interactive.ticket.refusal) == (None, Refusal.QUEUE_TIMEOUT)
+    simulation.run(20.0)
+    assert batch.ticket.refusal is Refusal.QUEUE_TIMEOUT
