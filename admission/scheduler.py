@@ -91,8 +91,9 @@ class Scheduler:
         `total`, `dispatch` will do.
         """
         served = served_models(routes)
-        for model in [model for model in self._model_queues if model not in served]:
-            self._refuse_all(self._model_queues[model], Refusal.NO_BACKEND)
+        gone = [model for model in self._model_queues if model not in served]
+        self._refuse_all((self._model_queues[model] for model in gone), Refusal.NO_BACKEND)
+        for model in gone:
             del self._model_queues[model]
         reroute(served, self._model_queues, self._pool_queues, self._weights, self._clock())
         self._accounts.regroup()
@@ -110,10 +111,18 @@ class Scheduler:
         self._max_concurrent = max_concurrent
 
     def drain(self) -> None:
-        """Refuse all waiting tickets and all new ones. Running leases go on."""
+        """Refuse all new tickets, and those that wait for a slot. Running leases go on.
+
+        Tickets that wait for their model to be loaded keep their places until `refuse_waiting`.
+        """
         self.draining = True
-        for model_queue in self._model_queues.values():
-            self._refuse_all(model_queue, Refusal.DRAINING)
+        now = self._clock()
+        for_a_slot = [queue for queue in self._waited_for() if not queue.clock.stands(now)]
+        self._refuse_all(for_a_slot, Refusal.DRAINING)
+
+    def refuse_waiting(self) -> None:
+        """Refuse all tickets that still wait, because the gateway ends."""
+        self._refuse_all(self._waited_for(), Refusal.DRAINING)
 
     # -- tickets
 
@@ -225,7 +234,7 @@ class Scheduler:
 
     @property
     def granted(self) -> int:
-        """The number of leases that were granted until now."""
+        """The number of leases granted until now."""
         return self._accounts.granted
 
     @property
@@ -240,24 +249,19 @@ class Scheduler:
 
     def waiting_since(self) -> dict[str, float]:
         """Return model -> the time since which its oldest ticket waits."""
-        return {
-            model: model_queue.oldest.enqueued_at
-            for model, model_queue in self._model_queues.items()
-            if model_queue.waiting
-        }
+        queues = self._model_queues.items()
+        return {model: queue.oldest.enqueued_at for model, queue in queues if queue.waiting}
 
     def admits(self, model: str) -> bool:
         """Return True if a pool of the model takes requests now."""
-        model_queue = self._model_queues.get(model)
-        return model_queue is not None and model_queue.admits
+        return model in self._model_queues and self._model_queues[model].admits
 
     def estimate_wait_s(
         self, model: str, tenant: str = "", priority: Priority = Priority.INTERACTIVE
     ) -> float:
         """Estimate the seconds until a new ticket of this tenant would be served. Never 0."""
-        model_queue = self._model_queues.get(model)
         guess = self._guesses.of(Demand(tenant, model))
-        if model_queue is None:
+        if (model_queue := self._model_queues.get(model)) is None:
             return guess
         return model_queue.expected_wait_of_next(tenant, priority, guess, self._clock()).seconds or guess
 
@@ -388,9 +392,10 @@ class Scheduler:
         self._take_out(model_queue, ticket)
         ticket.withdraw(refusal)
 
-    def _refuse_all(self, model_queue: ModelQueue, refusal: Refusal) -> None:
-        for ticket in list(model_queue.waiting.values()):
-            self._refuse(model_queue, ticket, refusal)
+    def _refuse_all(self, model_queues: Iterable[ModelQueue], refusal: Refusal) -> None:
+        for model_queue in model_queues:
+            for ticket in list(model_queue.waiting.values()):
+                self._refuse(model_queue, ticket, refusal)
 
     def _waited_for(self) -> list[ModelQueue]:
         return [model_queue for model_queue in self._model_queues.values() if model_queue.waiting]

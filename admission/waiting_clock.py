@@ -31,6 +31,10 @@ class WaitingClock:
         self._since = now if until is not None and until > now else None
         self._until = until or 0.0
 
+    def stands(self, now: float) -> bool:
+        """Return True while waits do not count."""
+        return self._since is not None and now < self._until
+
     def time(self, now: float) -> float:
         standing = 0.0 if self._since is None else min(now, self._until) - self._since
         return now - self._stood_s - standing

@@ -51,11 +51,15 @@ class Runtime:
         self.fleet.apply(settings)
 
     def drain(self) -> None:
-        """Refuse the requests that wait and all new ones. Requests that run go on."""
+        """Refuse all new requests, and those that wait for a slot.
+
+        Requests that run, or wait for their model to be loaded, go on until `cancel_running`.
+        """
         self.scheduler.drain()
 
     def cancel_running(self) -> None:
-        """End the requests that still run, with an error that their clients can read."""
+        """End the requests that still run or wait, with an error that their clients can read."""
+        self.scheduler.refuse_waiting()
         self.in_flight.cancel_all(CapacityError(503, "draining", "the gateway is shutting down"))
 
     async def stop(self) -> None:

@@ -99,3 +99,20 @@ def test_it_is_known_since_when_each_model_is_waited_for() -> None:
     simulation.now = 5.0
     simulation.submit()
     assert simulation.scheduler.waiting_since() == {"m": 3.0}
+
+
+def test_draining_keeps_the_tickets_that_wait_for_a_load_until_they_are_refused() -> None:
+    loading, ready = SlotPool("loading", 1, admitting=False), SlotPool("ready", 1)
+    loading.loading_until = 300.0
+    simulation = Simulation(m=[loading], other=[ready])
+    simulation.submit(model="other")
+    waits_for_slot = simulation.submit(model="other")
+    served, still_waits = simulation.submit(), simulation.submit()
+    simulation.scheduler.drain()
+    assert waits_for_slot.ticket.refusal is Refusal.DRAINING
+    loading.admitting, loading.loading_until = True, None
+    simulation.route(m=[loading], other=[ready])
+    assert served.granted
+    simulation.scheduler.refuse_waiting()
+    assert still_waits.ticket.refusal is Refusal.DRAINING
+    assert served.lease.live

@@ -204,6 +204,34 @@ async def test_a_request_whose_answer_has_not_begun_is_503_when_the_grace_is_ove
     assert served.complaints() == []
 
 
+@pytest.mark.parametrize("loads_in_time", [True, False])
+async def test_a_request_that_waits_for_a_load_has_the_grace_for_it(
+    tmp_path: Path, loads_in_time: bool
+) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"), STOP, DONE) + END), Fin()]})
+    grace_s = 20.0 if loads_in_time else 0.3
+    async with fu:
+        text = configuration(fu, shutdown_grace_s=grace_s) + "health_interval_s = 0.05\n"
+        async with served_gateway(tmp_path, text) as served, await served.client() as client:
+            fu.llama.loading = True
+            await served.says('"state": "loading"')
+            await client.send(request_bytes("POST", CHAT, json=chat()))
+            await queued(served, 1)
+            served.process.send_signal(signal.SIGTERM)
+            await served.says('"event": "draining"')
+            if loads_in_time:
+                fu.llama.loading = False
+                await client.head()
+                frames = await rest(client)
+                assert (client.status, text_of(frames), frames[-1].data) == (200, "a", DONE)
+            else:
+                await client.head()
+                assert client.status == 503
+                assert (await client.json())["error"]["code"] == "draining"
+            assert await served.exit_code() == 0
+    assert len(fu.generations) == int(loads_in_time)
+
+
 async def test_a_client_that_does_not_read_or_does_not_end_its_request_holds_nothing_up(
     tmp_path: Path,
 ) -> None:
