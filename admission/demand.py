@@ -32,6 +32,8 @@ class Demand:
     """The path that was asked. Requests of one tenant, endpoint and model probably take the same time."""
     tokens: int = 0
     """Tokens of the context that prompt and answer need; 0 if no pool of the model shares a context."""
+    likely_tokens: int | None = None
+    """The same with an answer as long as earlier ones; None if that is not known."""
     open_ended: bool = False
     """True if the answer has no limit. Then `tokens` is the prompt alone, and the pool sets a limit."""
     warm_slots: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -59,12 +59,16 @@ class Lease:
         "demand",
         "expected_s",
         "granted_at",
+        "growth",
+        "likely_tokens",
+        "most_tokens",
         "outcome",
         "pool_name",
         "slots",
         "started_at",
         "state",
         "tokens",
+        "used_tokens",
         "width",
     )
 
@@ -90,7 +94,15 @@ class Lease:
         self.slots: tuple[int, ...] = ()
         """The ids of its slots; empty if the pool does not number them."""
         self.tokens = 0
-        """Its tokens of a shared context; 0 if the pool has none."""
+        """The tokens of a shared context that it is expected to need; 0 if the pool has none."""
+        self.likely_tokens = 0
+        """The same as it was at the grant."""
+        self.most_tokens = 0
+        """The tokens of a shared context that it may need."""
+        self.used_tokens = 0
+        """The tokens of a shared context that it is known to have used so far."""
+        self.growth = 0
+        """The tokens by which that has grown between the last two looks at it."""
         self.answer_limit: int | None = None
         """The token limit to set for each of its answers; None: they have one, or run alone."""
         self.granted_at = clock()
@@ -119,6 +131,18 @@ class Lease:
         if self.state is LeaseState.GRANTED:
             self.state = LeaseState.STARTED
             self.started_at = self._clock()
+
+    def take_tokens(self, likely: int, most: int) -> None:
+        """Take so many tokens of a shared context at the grant."""
+        self.tokens = self.likely_tokens = likely
+        self.most_tokens = most
+
+    def grown(self, tokens: int) -> None:
+        """Note the tokens of a shared context that it has used. Beyond its likely need it may need most."""
+        self.growth = max(0, tokens - self.used_tokens) if self.used_tokens else 0
+        self.used_tokens = max(self.used_tokens, tokens)
+        if self.used_tokens > self.tokens:
+            self.tokens = max(self.most_tokens, self.used_tokens)
 
     def slots_idle(self, slots: int) -> None:
         """Note that so many of its quarantined slots are idle again."""

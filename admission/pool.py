@@ -10,11 +10,9 @@ the backend (`id_slot`). So a slot that an isolated request has used can be clea
 request must name a slot then; otherwise the backend could put it into the slot of another lease. A request
 names one slot at most. One that cannot name a slot, or needs several, therefore gets the whole pool.
 
-**A pool whose slots share one context** (llama-server's unified KV cache) has room for a number of tokens.
-When the room runs out, llama-server ends all running requests. So a lease also takes the tokens that its
-demand states, and a request that would not fit waits. An answer without a limit would use up all room in the
-end, so it gets a limit: a slot's share of the context, minus the prompt. A request that needs the whole
-context runs alone and without a limit.
+**A pool whose slots share one context** has room for a number of tokens (`admission.shared_context`). An
+answer without a limit would use up all room in the end, so it gets a limit: a slot's share of the context,
+minus the prompt. A request that needs the whole context runs alone and without a limit.
 
 This module never awaits and reads no clock. It only counts; the scheduler decides who gets a freed slot.
 """
@@ -29,6 +27,7 @@ from typing import Final
 from slotgate.admission.demand import Demand
 from slotgate.admission.lease import Lease, Outcome
 from slotgate.admission.quarantine import Quarantine, QuarantinedSlot, SlotProbe
+from slotgate.admission.shared_context import ContextNeed, fits, overgrown, room
 
 __all__ = ["PoolStatus", "SlotPool"]
 
@@ -121,12 +120,11 @@ class SlotPool:
 
     @property
     def room(self) -> int:
-        """Tokens of the shared context that are not taken; below zero if the context shrank."""
-        held = sum(lease.tokens for lease in self.leases)
-        return self.context - held - sum(slot.tokens for slot in self.quarantine.slots)
+        """Tokens of the shared context that are not taken; below zero if a request outgrew its share."""
+        return room(self.context, self.leases, self._quarantined_tokens)
 
     def tokens_of(self, demand: Demand) -> int:
-        """Return the tokens of the shared context that a lease for this demand takes, at most all of it."""
+        """Return the most tokens of the shared context that a lease for this demand can need."""
         if not (self.context and demand.open_ended):
             return min(demand.tokens, self.context)
         share = self.context * self.width_of(demand) // max(1, self.total)
@@ -139,15 +137,38 @@ class SlotPool:
             return None
         return max(1, (tokens - demand.tokens) // demand.width)
 
-    def has_room(self, demand: Demand) -> bool:
-        """Return True if the shared context has room for this demand. There may still be no free slot."""
-        return not self.context or self.tokens_of(demand) <= self.room
+    def need_of(self, demand: Demand) -> ContextNeed:
+        """Return the tokens of the shared context that a lease for this demand takes."""
+        most = self.tokens_of(demand)
+        runs_alone = demand.open_ended and most == self.context
+        if demand.likely_tokens is None or runs_alone:
+            return ContextNeed(most, most)
+        return ContextNeed(min(demand.likely_tokens, most), most)
+
+    def has_room(self, demand: Demand, ended: Collection[Lease] = ()) -> bool:
+        """Return True if the shared context has room for this demand. There may still be no free slot.
+
+        `ended` are leases to leave out, as if they had ended.
+        """
+        if not self.context:
+            return True
+        leases = [lease for lease in self.leases if lease not in ended]
+        return fits(self.context, self.need_of(demand), leases, self._quarantined_tokens)
+
+    def overgrown(self) -> Lease | None:
+        """Return the lease that should end because the shared context is nearly full, or None."""
+        return overgrown(self.context, self.leases, self._quarantined_tokens)
+
+    @property
+    def _quarantined_tokens(self) -> int:
+        return sum(slot.tokens for slot in self.quarantine.slots)
 
     def fits(self, demand: Demand) -> bool:
         return self.width_of(demand) <= self.free and self.has_room(demand)
 
     def take(self, lease: Lease) -> None:
-        lease.tokens = self.tokens_of(lease.demand)
+        need = self.need_of(lease.demand)
+        lease.take_tokens(need.likely, need.most)
         lease.answer_limit = self.answer_limit(lease.demand)
         if self.numbered:
             lease.slots = tuple(sorted(self._free_numbers(lease.demand)[: lease.width]))

@@ -52,15 +52,15 @@ class Reach:
 
 def reach(pool: SlotPool, demand: Demand, now: float) -> Reach | None:
     """Return when the pool will probably have room for a demand; None if leases that end do not suffice."""
-    width, tokens = pool.width_of(demand), pool.tokens_of(demand)
-    slots, room = pool.free, pool.room if pool.context else 0
-    if width <= slots and (not pool.context or tokens <= room):
+    width, slots = pool.width_of(demand), pool.free
+    if width <= slots and pool.has_room(demand):
         return Reach(now, 0 if pool.context else slots - width)
     ends = sorted(_ends(pool.leases, now), key=lambda entry: entry[0])
+    ended: dict[Lease, None] = {}
     for number, (end, lease) in enumerate(ends, 1):
         slots += lease.width
-        room += lease.tokens
-        if width <= slots and (not pool.context or tokens <= room):
+        ended[lease] = None
+        if width <= slots and pool.has_room(demand, ended):
             together = sum(other.width for at, other in ends[number:] if at <= end)
             return Reach(end, 0 if pool.context else slots - width + together)
     return None

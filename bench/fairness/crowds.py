@@ -27,6 +27,7 @@ def promises() -> tuple[Promise, ...]:
         _places(),
         _several_pools(),
         *_fast_and_slow(),
+        *_shared_context(),
         *swap_promises(),
     )
 
@@ -247,4 +248,21 @@ def _fast_and_slow() -> list[Promise]:
     return [
         Promise(crowd, "mean time of an answer at low load in s", 1.0, 1.2, low),
         Promise(crowd, "requests a minute of the slow one's 4 slots at full load", 11, 12, slow / 10),
+    ]
+
+
+def _shared_context() -> list[Promise]:
+    """Agents send 8,000 tokens, ask for 32,000 and take 500. Earlier answers were as long."""
+
+    pool = SlotPool("gpu", 4)
+    pool.context = 65_536
+    simulation = Simulation(pool, limits=_TIMEOUT)
+    for number in range(8):
+        simulation.keep_busy(f"agent{number}", seconds=12.0, tokens=40_000, likely_tokens=8_657)
+    simulation.run(3600.0)
+    busy = sum(simulation.scheduler.slot_seconds.values()) / 3600
+    crowd = "a context of 65,536 tokens for 4 slots, agents with max_tokens = 32,000"
+    return [
+        Promise(crowd, "slots busy", 3.9, 4.0, busy),
+        Promise(crowd, "time-outs in an hour", 0, 0, simulation.scheduler.refused.total()),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import structlog
 
@@ -179,6 +179,11 @@ class Fleet:
             await backend.aclose()
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
+
+    @property
+    def serving(self) -> Collection[Backend]:
+        """All backends with requests, the retired ones included. The view changes with the fleet."""
+        return self._serving.values()
 
     def backend_of(self, pool_name: str) -> Backend:
         return self._serving[pool_name]

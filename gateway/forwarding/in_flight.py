@@ -28,12 +28,21 @@ class Progress:
     """Tokens generated so far. A buffered answer knows them at its end."""
     first_output_at: float | None
     """The time of the first token; None for a buffered answer."""
+    context_tokens: int = 0
+    """Tokens of the prompt and of the answer so far. A prompt whose count was not stated is estimated."""
 
     @classmethod
     def of(cls, entry: BookEntry, first_output_at: float | None) -> Progress:
         usage = entry.usage
+        stated = usage.prompt_tokens
+        prompt = round(entry.expected_prompt) if stated is None else stated
         return cls(
-            entry.lease, usage.prompt_tokens or 0, usage.cached_tokens, usage.completed, first_output_at
+            entry.lease,
+            stated or 0,
+            usage.cached_tokens,
+            usage.completed,
+            first_output_at,
+            prompt + usage.completed,
         )
 
 

@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from slotgate.admission import Limiter, QueueLimits, Scheduler, TenantLimits
+from slotgate.gateway.backends.answer_sizes import AnswerSizes
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.backends.prompt_sizes import PromptSizes
+from slotgate.gateway.forwarding.context_watch import ContextWatch
 from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.forwarding.queue import AdmissionQueue
 from slotgate.gateway.http.errors import CapacityError
@@ -37,10 +39,14 @@ class Runtime:
         """Marks the requests that this gateway sends to backends, so that it knows them again."""
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.prompt_sizes = PromptSizes()
+        self.answer_sizes = AnswerSizes()
+        self.context_watch = ContextWatch(loop, self.in_flight)
         self.tenants: tuple[str, ...] = ()
         """The names of the configured tenants."""
         self._configure(settings)
         self.fleet = Fleet(settings, self.scheduler, environ)
+        self.context_watch.watch(self.fleet.serving)
+        self.queue.subscribe(self.context_watch.changed)
 
     def __repr__(self) -> str:
         return f"<Runtime {self.scheduler!r} {self.fleet!r}>"
@@ -64,6 +70,7 @@ class Runtime:
 
     async def stop(self) -> None:
         self.queue.close()
+        self.context_watch.close()
         await self.fleet.stop()
 
     def _configure(self, settings: Settings) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -62,8 +63,16 @@ class Generate:
                 else:
                     await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
         finally:
-            if (tokens := prepared.entry.usage.prompt_tokens) is not None:
-                self._runtime.prompt_sizes.note(prepared.demand.model, prepared.entry.prompt, tokens)
+            self._learn(prepared)
+
+    def _learn(self, prepared: PreparedRequest) -> None:
+        """Learn the sizes of the prompt and of the answer, as far as the backend has stated them."""
+        usage, demand = prepared.entry.usage, prepared.demand
+        if usage.prompt_tokens is not None:
+            self._runtime.prompt_sizes.note(demand.model, prepared.entry.prompt, usage.prompt_tokens)
+        if usage.finished and demand.tokens:
+            kind = demand.tenant, demand.endpoint, demand.model
+            self._runtime.answer_sizes.note(kind, usage.completed // usage.parts_expected)
 
     async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
         """Check the request against its model, and work out what to send and which slot to ask for."""
@@ -118,7 +127,7 @@ class Generate:
     ) -> Demand:
         """Return the demand for slots that the request makes of admission."""
         affinity = self._fleet.affinity
-        tokens, open_ended = self._tokens(model, parsed, tenant)
+        context = self._context_need(model, parsed, tenant)
         return Demand(
             tenant=tenant.name,
             model=model.name,
@@ -131,22 +140,34 @@ class Generate:
             endpoint=self._endpoint.paths[0],
             warmth=affinity.warmth(prefix),
             warm_slots=affinity.slots(prefix) | _requested_slot(parsed.members, tenant, model.backends),
-            tokens=tokens,
-            open_ended=open_ended,
+            tokens=context.most,
+            likely_tokens=context.likely,
+            open_ended=context.open_ended,
             numbered=self._endpoint.numbered,
             isolated=tenant.isolated,
         )
 
-    def _tokens(self, model: ServedModel, parsed: ParsedRequest, tenant: TenantIdentity) -> tuple[int, bool]:
-        """Return the tokens of a shared context that the request needs, and True if its answer has no limit.
+    def _context_need(
+        self, model: ServedModel, parsed: ParsedRequest, tenant: TenantIdentity
+    ) -> _ContextNeed:
+        """Return what the request needs of a context that the slots of a backend share.
 
-        The tokens of an unlimited answer are not counted. They are 0 where no backend shares its context
-        between slots. A backend that is not loaded yet has not said so, and may share one.
+        It needs nothing where no backend shares its context. A backend that is not loaded yet has not said
+        so, and may share one. A buffered answer cannot be watched while it grows, so it counts with the
+        longest that it may be.
         """
         if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
-            return 0, False
-        answer = parsed.parameters.answer_tokens(tenant)
-        return self._runtime.prompt_sizes.at_most(model.name, parsed.prompt) + (answer or 0), answer is None
+            return _ContextNeed(0, None, open_ended=False)
+        parameters = parsed.parameters
+        prompt = self._runtime.prompt_sizes.at_most(model.name, parsed.prompt)
+        most = parameters.answer_tokens(tenant)
+        likely = self._runtime.answer_sizes.likely((tenant.name, self._endpoint.paths[0], model.name))
+        known = parameters.stream and likely is not None
+        return _ContextNeed(
+            most=prompt + (most or 0),
+            likely=prompt + likely * parameters.parts if known and likely is not None else None,
+            open_ended=most is None,
+        )
 
     def _identity(self, model: str) -> Identity:
         prefix = self._endpoint.id_prefix
@@ -165,6 +186,15 @@ class Generate:
             withheld=request.withheld,
             parts=request.parts,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _ContextNeed:
+    """Tokens of a shared context. The answer is not counted in `most` if it is open-ended."""
+
+    most: int
+    likely: int | None
+    open_ended: bool
 
 
 def _check_n(request: RequestParameters, backends: list[Backend]) -> None:

@@ -90,11 +90,20 @@ class Simulation:
         width: int = 1,
         priority: Priority = Priority.INTERACTIVE,
         warmth: Mapping[str, int] | None = None,
+        tokens: int = 0,
+        likely_tokens: int | None = None,
         then: Callable[[], object] | None = None,
     ) -> SimulatedRequest:
         """A request that costs its seconds unless told otherwise. `then` is called when it has finished."""
         demand = Demand(
-            tenant, model, width, seconds if cost is None else cost, priority, warmth=warmth or {}
+            tenant,
+            model,
+            width,
+            seconds if cost is None else cost,
+            priority,
+            warmth=warmth or {},
+            tokens=tokens,
+            likely_tokens=likely_tokens,
         )
         request = SimulatedRequest(demand, seconds, then)
         request.ticket = self.scheduler.submit(demand, partial(self._settled.append, request))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +22,8 @@ def pool_of(total: int, context: int = CONTEXT) -> tuple[Simulation, SlotPool]:
     return simulation, pool
 
 
-def submit(simulation: Simulation, tokens: int, **members: object) -> Ticket:
-    demand = Demand("t", "m", tokens=tokens, **members)  # type: ignore[arg-type]
+def submit(simulation: Simulation, tokens: int, **members: Any) -> Ticket:  # noqa: ANN401
+    demand = Demand("t", "m", tokens=tokens, **members)
     return simulation.scheduler.submit(demand, ignore)
 
 
@@ -125,6 +127,73 @@ def test_a_big_one_gets_there_although_small_ones_never_cease() -> None:
         assert simulation.now < 60
     assert served > 2, "small ones went on meanwhile"
     assert pool.room == 100
+
+
+AGENT: dict[str, Any] = {"tokens": 700, "likely_tokens": 150}
+"""A prompt of 100 tokens, `max_tokens` 600, and answers that took 50 until now."""
+
+
+def grow(ticket: Ticket, tokens: int) -> None:
+    assert ticket.lease is not None
+    ticket.lease.grown(tokens)
+
+
+def test_requests_are_granted_by_their_likely_need_with_room_for_the_worst() -> None:
+    simulation, pool = pool_of(8)
+    tickets = [submit(simulation, **AGENT) for _ in range(6)]
+    assert [ticket.queued for ticket in tickets] == [False] * 5 + [True]
+    assert pool.room == 250, "a quarter is kept for an answer that grows longer"
+    end(tickets[0])
+    assert not tickets[5].queued
+
+
+def test_a_request_that_outgrows_its_likely_need_is_expected_to_need_most() -> None:
+    simulation, pool = pool_of(8)
+    first, second = submit(simulation, **AGENT), submit(simulation, **AGENT)
+    grow(first, 150)
+    assert pool.room == 700
+    grow(first, 151)
+    assert pool.room == 1000 - 700 - 150
+    assert submit(simulation, **AGENT).queued
+    end(first)
+    assert pool.room == 1000 - 2 * 150
+    assert second.lease is not None
+    assert second.lease.live
+
+
+def test_a_request_alone_may_take_the_whole_context() -> None:
+    simulation, pool = pool_of(2)
+    alone = submit(simulation, 5 * CONTEXT, likely_tokens=900)
+    assert (alone.queued, pool.room) == (False, 100)
+
+
+def test_an_unlimited_answer_that_needs_the_whole_context_still_runs_alone() -> None:
+    simulation, pool = pool_of(4)
+    submit(simulation, 900, likely_tokens=910, open_ended=True)
+    assert (pool.room, submit(simulation, 1).queued) == (0, True)
+
+
+def test_the_request_that_outgrew_its_likely_need_most_has_to_end_when_the_context_is_nearly_full() -> None:
+    simulation, pool = pool_of(8)
+    first, second = submit(simulation, **AGENT), submit(simulation, **AGENT)
+    grow(first, 400)
+    grow(second, 569)
+    assert pool.overgrown() is None
+    grow(first, 402)
+    assert pool.overgrown() is second.lease
+    end(first)
+    assert pool.overgrown() is None, "alone it may take all"
+
+
+def test_the_growth_until_the_next_look_counts() -> None:
+    simulation, pool = pool_of(8)
+    first, second = submit(simulation, **AGENT), submit(simulation, **AGENT)
+    for ticket in (first, second):
+        grow(ticket, 300)
+    assert pool.overgrown() is None, "the first look shows no growth"
+    for ticket in (first, second):
+        grow(ticket, 400)
+    assert pool.overgrown() is not None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1500), st.integers(0, 2)), max_size=80))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slotgate.gateway.backends.answer_sizes import LEAST_ANSWERS
 from tests.support.client import read_stream
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for
@@ -69,6 +72,59 @@ async def test_the_log_of_an_own_process_shows_that_its_slots_share_a_context(
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
         assert context_of(gateway, "m") == CONTEXT
         assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
+GREEDY = chat("hello", max_tokens=1500, model="m")
+"""It asks for far more than it mostly gets: with `stop` it ends after some tokens."""
+SHORT = GREEDY | {"stop": [" "]}
+
+
+@pytest.mark.slow
+async def test_requests_that_ask_for_much_and_take_little_run_side_by_side(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    async with shared_by(run_llama, tiny_model) as gateway:
+        for _ in range(LEAST_ANSWERS):
+            await read_stream(gateway.url, CHAT, SHORT, within=PATIENCE_S)
+        [pool] = [backend.pool for backend in gateway.fleet.backends.values()]
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                client = await stack.enter_async_context(await gateway.client())
+                await client.post(CHAT, LONG | {"max_tokens": 1500})
+                await anext(client.frames(PATIENCE_S))
+            assert (pool.leased, pool.room > 0) == (3, True)
+
+
+@pytest.mark.slow
+async def test_of_two_answers_that_outgrow_the_context_one_goes_on(
+    run_llama: RunLlama, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model generates thousands of tokens a second, so the gateway looks more often."""
+    monkeypatch.setattr("slotgate.gateway.forwarding.context_watch.LOOK_S", 0.02)
+    async with shared_by(run_llama, tiny_model) as gateway:
+        for _ in range(LEAST_ANSWERS):
+            await read_stream(gateway.url, CHAT, SHORT, within=PATIENCE_S)
+        streams = (read_stream(gateway.url, CHAT, GREEDY, within=PATIENCE_S) for _ in range(2))
+        ends = {
+            _reason(data_of(frames)): frames[-1].data == DONE for frames in await asyncio.gather(*streams)
+        }
+        assert ends.pop("length") is True
+        [(error, done)] = ends.items()
+        assert ("all requests of this backend share" in error, done) == (True, False)
+
+
+@asynccontextmanager
+async def shared_by(run_llama: RunLlama, model: Path) -> AsyncIterator[Gateway]:
+    llama = run_llama(RealLlama(model, slots=SLOTS, args=UNIFIED))
+    backend = {
+        "name": "gpu0",
+        "url": llama.url,
+        "models": ["m"],
+        "health_interval_s": 0.2,
+        "kv_unified": True,
+    }
+    async with running_gateway(settings_for(llama.url, backend=[backend])) as gateway:
+        yield gateway
 
 
 ENDPOINTS: dict[str, dict[str, Any]] = {
