@@ -1,4 +1,4 @@
-"""A demand: the slots that a request needs, and the facts by which admission chooses them."""
+"""A demand: the slots that a request needs, and the facts by which admission chooses slots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Demand", "Priority"]
 
 
 class Priority(IntEnum):
-    """The lower value goes first, but not always; see `admission.fair_order`."""
+    """The priority class. Interactive tickets go first, but not always; see `admission.fair_order`."""
 
     INTERACTIVE = 0
     BATCH = 1
@@ -29,7 +29,7 @@ class Demand:
     """Size of the body that waits with the ticket."""
 
     endpoint: str = ""
-    """The path that was asked. Requests of one tenant, endpoint and model probably take the same time."""
+    """The path of the request. Requests of one tenant, endpoint and model probably take the same time."""
     tokens: int = 0
     """Tokens of the context that prompt and answer need; 0 if no pool of the model shares a context."""
     likely_tokens: int | None = None
@@ -41,7 +41,7 @@ class Demand:
     numbered: bool = True
     """True if the request can tell the backend which slot to use."""
     isolated: bool = False
-    """True if nothing of the request may be left in a slot that another request gets."""
+    """True if nothing of the request may be left in a slot when another request gets the slot."""
     warmth: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Pool name -> bytes of the prompt that its backend probably has in its cache."""
 

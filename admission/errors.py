@@ -12,7 +12,7 @@ __all__ = ["Refusal", "Refused"]
 
 class Refusal(Enum):
     QUEUE_FULL = "queue_full"
-    """The places of the model or the tenant are taken, or the bytes that may wait are."""
+    """The queue has no room, for another ticket of this model or tenant, or for the bytes of its body."""
     TENANT_CONCURRENCY = "tenant_concurrency"
     """The tenant has as many requests in the gateway as it may have."""
     RATE_LIMITED = "rate_limited"
@@ -28,7 +28,7 @@ class Refusal(Enum):
 
 
 class Refused(Exception):
-    """A demand was not queued.
+    """Raised for a demand that is not queued.
 
     `detail` is a sentence for people. `retry_after_s` is an estimate from the observed service rate.
     """

@@ -1,11 +1,12 @@
 """Estimates how long a ticket will wait, by the order that is really used.
 
-A ticket is served when the clock of its tenant is the least. So before it come those tickets of other tenants
-whose clocks will show less by then: of a tenant with many tickets only as many as its share allows. A quiet
-tenant beside a flood is told its own wait, and one with slow requests a longer one than its quick neighbour.
+A ticket is served when its tenant's clock shows least. Tickets of other tenants come before it only as long
+as those tenants' clocks show less, so of many tickets of one tenant only as many count as its share allows. A
+quiet tenant beside a flood therefore gets a short estimate, and a tenant with slow requests a longer one than
+a tenant with quick ones.
 
-The estimate takes the queue as it is now: tickets come and go. Of very many flows only some are looked at.
-This module is pure; the times are arguments.
+The estimate is made from the queue as it is now, and changes as tickets come and go. If there are very many
+flows, only a sample is looked at. This module is pure; the times are arguments.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from slotgate.admission.pool import SlotPool
 __all__ = ["ExpectedWait", "expected_wait"]
 
 _LOOKED_AT = 400
-"""Flows of other tenants that are looked at."""
+"""The number of flows of other tenants that are looked at, about."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWait:
     position: int
-    """1 for the ticket that is next."""
+    """The position in the queue; 1 is next."""
     seconds: float
 
 
@@ -74,7 +75,10 @@ def expected_wait(
 
 
 def _first_end_s(pools: Sequence[SlotPool], now: float) -> float:
-    """Return the seconds until the first slot becomes free. A lease that overran takes as long again."""
+    """Return the seconds until the first slot becomes free.
+
+    A lease that overran is expected to do so again.
+    """
     if any(pool.free for pool in pools):
         return 0.0
     leases = (lease for pool in pools for lease in pool.leases)

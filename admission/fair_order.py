@@ -1,24 +1,29 @@
 """Decides which tenant is next: fair shares of slot time between tenants, arrival order within one.
 
-One `FairOrder` stands over all pools that are connected by models that they both serve: a tenant that can
-use two of them gets no second share. In it each tenant has an `Account` with a clock of the slot time that
-it took, divided by its weight (`slot_time`). The tenant whose clock shows least is next.
+Pools that serve a common model share one `FairOrder`, directly or through other pools. So a tenant that can
+use several of these pools has one share in all of them. The order keeps an `Account` for each tenant. Its
+clock (`slot_time`) counts the slot time that the tenant took, divided by the tenant's weight. The tenant
+whose clock shows least is served next.
 
-Being idle saves up no claim. A tenant that begins to wait is lifted to the least *settled* value of those
-who wait where it may be served; if nobody waits there, to that of the tenant that was served last. It is
-never lifted to anything with guesses in it: a newcomer would start as far ahead as all running requests are
-overestimated. Where its model is served by pools that have different crowds, the highest of their levels
-counts, so that no crowd has to let a newcomer make up for what went on elsewhere.
-A tenant that comes back within `RETURN_S` keeps what it was behind the others when its last ticket left
-the queue, but no more than one long request: clients send the next request when they have the answer, and
-short requests need several turns for one of the long ones.
+**Newcomers.** A tenant saves up no claim while it is idle. When it begins to wait, its clock is raised to a
+*level*: the least settled value of the tenants that wait at the same pool. If no tenant waits there, the
+level is the settled value of the tenant that was served last. The level has no guesses in it, because guesses
+may be too high, and the newcomer would have to wait for the difference. If several pools serve its model, the
+highest of their levels counts. Otherwise the tenants at one pool would have to let the newcomer catch up with
+tenants at another pool.
 
-**Batch.** The two priorities share by work too. Each class has a clock that moves by contested work, that
-is by what is granted while the other class waits at the same pool. Interactive goes first while its clock
-shows no more than that of batch. The weight of interactive is the sum of the weights of the tenants that
-wait; the weight of batch is an eighth of that, or an eighth of the weights of its own tenants if that is
-less. Batch that begins to wait lets eight interactive requests go first. What a tenant does as batch moves
-its interactive clock too, so saying `batch` gains nothing.
+**Returning tenants.** Clients send the next request when they have the answer, so a tenant often leaves the
+queue for a moment. A tenant that was behind the others when its last ticket left, and that comes back within
+`RETURN_S`, starts as far below the level as it was, but no further than one long request. A tenant with short
+requests needs this, because it is owed several turns for each long request of another tenant.
+
+**Batch.** The two priority classes share by slot time, too. Each class has a clock that counts contested work
+only: leases that are granted while the other class waits at the same pool. Interactive tickets go first while
+the clock of their class shows no more than the clock of batch. The weight of the interactive class is the sum
+of the weights of its waiting tenants. The weight of the batch class is an eighth of that sum, or an eighth of
+the sum of its own tenants if that is less. When batch tickets begin to wait, eight interactive requests still
+go first. Batch work moves its tenant's interactive clock as well, so a tenant gains nothing by declaring its
+requests as batch.
 
 This module is pure: the times are arguments.
 """
@@ -39,10 +44,10 @@ __all__ = ["BATCH_TURN", "REFRESH_S", "RETURN_S", "Account", "FairOrder"]
 BATCH_TURN = 8
 RETURN_S = 10.0
 REFRESH_S = 1.0
-"""A running lease's guess becomes fact at least so often."""
+"""Seconds between two updates of the running charges. An update turns guesses into facts."""
 _TURN_DECAY = 0.98
 _REMEMBERED = 512
-"""Tenants that an order keeps in mind at least, after all that they had here has ended."""
+"""The number of idle tenants whose accounts an order keeps at least."""
 
 
 class Account:
@@ -77,7 +82,10 @@ class Account:
                 charge.update(now)
 
     def restate(self) -> None:
-        """A clock was put back: everything that the tenant waits with may be due earlier."""
+        """Rank the tenant's flows anew.
+
+        Its clock was put back, so they may be next earlier than they were.
+        """
         for flow in self.flows:
             flow.restate()
 
@@ -115,7 +123,10 @@ class FairOrder:
         return self._weights.get(tenant, 1.0)
 
     def reweigh(self) -> None:
-        """The weights have changed: what was done stays as it was weighed."""
+        """Compute the sums of weights anew.
+
+        Work that was done stays divided by the weight it was done with.
+        """
         for priority in Priority:
             waiting = [account for account in self.accounts.values() if account.waits[priority]]
             self._waiting[priority] = len(waiting)
@@ -124,7 +135,7 @@ class FairOrder:
     # -- waiting
 
     def begin_to_wait(self, flow: Flow, now: float) -> None:
-        """The first ticket of a flow has come."""
+        """Note that the first ticket of a flow has come."""
         account, priority = flow.account, flow.priority
         if not account.waits[priority]:
             self._lift(account, priority, flow.rivals_level(now), now)
@@ -137,7 +148,7 @@ class FairOrder:
         account.flows[flow] = None
 
     def end_to_wait(self, flow: Flow, now: float) -> None:
-        """The last ticket of a flow has left."""
+        """Note that the last ticket of a flow has left."""
         account, priority = flow.account, flow.priority
         del account.flows[flow]
         account.waits[priority] -= 1
@@ -200,7 +211,7 @@ class FairOrder:
         return charge
 
     def ended(self, charge: Charge) -> None:
-        """All slots of a charge are idle again, or it was cancelled."""
+        """Forget a charge that is closed or cancelled."""
         account = charge.account
         del account.charges[charge]
         self._contested.pop(charge, None)
@@ -210,7 +221,7 @@ class FairOrder:
         account.restate()
 
     def charge_held(self, tenant: str, priority: Priority, slot_seconds: float) -> None:
-        """Slots were held idle for a ticket of this tenant."""
+        """Charge a tenant for slots that were held idle for its ticket."""
         work = slot_seconds / self.weight(tenant)
         clocks = self.account(tenant).clocks
         clocks[Priority.INTERACTIVE].settled += work
@@ -220,7 +231,10 @@ class FairOrder:
     # -- regrouping
 
     def take_over(self, other: FairOrder) -> None:
-        """Pools of another order belong to this one from now on. Tenants keep their distances."""
+        """Take over the accounts of another order, whose pools belong to this one from now on.
+
+        Tenants keep their distances to each other.
+        """
         for priority in Priority:
             here, there = self._floor(priority), other._floor(priority)
             for tenant, theirs in other.accounts.items():
@@ -228,7 +242,7 @@ class FairOrder:
                 clock.settled = max(clock.settled, here) + theirs.clocks[priority].settled - there
 
     def take_charge(self, charge: Charge) -> None:
-        """A lease runs at a pool that has come from another order."""
+        """Take over the charge of a lease at a pool that has come from another order."""
         account = charge.account
         if account.order is not self:
             del account.charges[charge]
@@ -262,7 +276,7 @@ class FairOrder:
         return min(settled, default=0.0)
 
     def _sweep(self) -> None:
-        """Forget tenants that have nothing here, but for those whose clocks are furthest ahead."""
+        """Forget idle tenants, except those whose clocks are furthest ahead."""
         idle = [account for account in self.accounts.values() if not account.flows and not account.charges]
         idle.sort(key=lambda account: account.clocks[0].settled)
         for account in idle[:-_REMEMBERED]:

@@ -1,10 +1,10 @@
-"""The tickets of one tenant that ask alike, and the heaps in which such flows stand.
+"""Flows, which are a tenant's tickets of the same kind, and the heaps that rank them.
 
-A flow holds the tickets that one tenant has for one model, of one kind, in arrival order. All flows of one
-kind stand in a `Ranking` of their model, by the clock of their tenant. Clocks move all the time, mostly
-forward; so an entry holds the value that the clock had when it was made, and is looked at again only when
-it reaches the top. Where a clock is put back, its flows are stated anew. Joining, serving and leaving cost
-O(log flows), whatever the number of tickets.
+A flow holds the tickets of one tenant, model and kind in order of arrival. Each model has one `Ranking` for
+all flows of a kind, ordered by the clocks of their tenants. Clocks change all the time, and mostly move
+forward. So an entry keeps the value that the clock had when the entry was made, and is compared with the
+clock only when it reaches the top. If a clock is put back, its flows get new entries. To join, to serve and
+to leave cost O(log flows), whatever the number of tickets.
 
 This module is pure.
 """
@@ -28,7 +28,7 @@ __all__ = ["Flow", "Ranking", "TicketKind", "kind_of"]
 _SPARE = 64
 
 TicketKind = tuple[Priority, int, bool, int]
-"""Priority, width, True if a slot's number can be told, and size in powers of two. Where one ticket of a kind
+"""Priority, width, True if the request can name its slot, and size in powers of two. If one ticket of a kind
 fits, the others mostly do."""
 
 
@@ -49,7 +49,7 @@ class Flow:
         self.account: Account = order.account(demand.tenant)
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
         self.entry = 0
-        """The number of its valid entry in the ranking of its kind; 0 while it has none."""
+        """The number of the flow's valid entry in its ranking; 0 while it has none."""
 
     def __repr__(self) -> str:
         return f"<Flow of {self.account.tenant}, {len(self.tickets)} tickets>"
@@ -60,7 +60,7 @@ class Flow:
 
     @property
     def value(self) -> float:
-        """The time on the clock of its tenant, by which flows are ranked."""
+        """The value of its tenant's clock, by which flows are ranked."""
         return self.account.clocks[self.priority].value
 
     def join(self, ticket: Ticket, now: float) -> None:
@@ -71,7 +71,7 @@ class Flow:
             self.restate()
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """Take a ticket out: served, withdrawn or refused."""
+        """Take a ticket out, because it was served, withdrawn or refused."""
         was_head = self.head is ticket
         del self.tickets[ticket.seq]
         if not self.tickets:
@@ -81,11 +81,11 @@ class Flow:
             self.restate()
 
     def restate(self) -> None:
-        """State anew where it stands; older entries become void."""
+        """Make a new entry in the ranking. Older entries of this flow become invalid."""
         self.model_queue.ranking(self.kind).push(self)
 
     def move(self, order: FairOrder, now: float) -> None:
-        """Stand in another order from now on."""
+        """Move to another fair order."""
         self.order.end_to_wait(self, now)
         self.order = order
         self.account = order.account(self.account.tenant)
@@ -93,12 +93,12 @@ class Flow:
         self.restate()
 
     def rivals_level(self, now: float) -> float | None:
-        """Return the least settled value of those who wait where this flow may be served, or None."""
+        """Return the level at which a tenant begins to wait here (`ModelQueue.level`), or None."""
         return self.model_queue.level(self.priority, now)
 
 
 class Ranking:
-    """The flows of one kind of one model; the least clock first, then the ticket that came first."""
+    """The flows of one kind of one model. The least clock is first; of equal clocks, the earliest ticket."""
 
     __slots__ = ("_heap", "_numbers")
 
@@ -117,7 +117,7 @@ class Ranking:
             heapq.heapify(self._heap)
 
     def top(self, now: float) -> tuple[float, int, int, Flow] | None:
-        """Return value, number of the head, entry and flow of the one that is next."""
+        """Return the entry of the next flow: clock value, number of its head, number of the entry, flow."""
         heap = self._heap
         while heap:
             value, seq, number, flow = entry = heap[0]
@@ -133,7 +133,7 @@ class Ranking:
 
 
 class SettledRanking:
-    """The tenants that wait for one model with one priority; the least settled one first."""
+    """The tenants that wait for one model with one priority, ordered by the settled parts of their clocks."""
 
     __slots__ = ("_heap", "_members", "_numbers", "_priority")
 
@@ -147,7 +147,7 @@ class SettledRanking:
         return len(self._heap)
 
     def push(self, flow: Flow) -> None:
-        """A flow begins to wait."""
+        """Add a flow that begins to wait."""
         number = self._members[flow] = next(self._numbers)
         heapq.heappush(self._heap, (flow.account.clocks[self._priority].settled, number, flow))
         if len(self._heap) > _SPARE and len(self._heap) > 4 * flow.model_queue.flow_count:

@@ -1,9 +1,9 @@
 """Guesses how long a request will hold a slot, learnt from leases that have ended.
 
-A guess is the running mean of what the same tenant took at the same endpoint of the same model; where that is
-unknown, the mean of the model; else `UNKNOWN_S`. `max_tokens` is no part of it: agents ask for 32,000 tokens
-and take 200. A guess decides only about the moment until the clock knows better, see `slot_time`. Where a
-model has several pools, each has means of its own, too: they decide which free pool is quickest.
+A guess is the running mean of earlier requests of the same tenant, endpoint and model. If there were none, it
+is the mean of the model, or else `UNKNOWN_S`. `max_tokens` does not count, because agents ask for 32,000
+tokens and take 200. A guess matters only until the time that has really passed replaces it (see `slot_time`).
+If a model has several pools, each pool has means of its own, too. They decide which free pool is quickest.
 
 This module is pure.
 """
@@ -18,9 +18,9 @@ __all__ = ["UNKNOWN_S", "Guesses"]
 
 UNKNOWN_S = 2.0
 _WINDOW = 16
-"""Each new lease moves a mean by one part in so many, once so many are known."""
+"""Once a mean has this many leases, each new one moves it by one part in this number."""
 _REMEMBERED = 8192
-"""Means that are kept; the one that was used longest ago goes first."""
+"""The number of means that are kept. The mean that was updated longest ago is dropped first."""
 
 
 class Guesses:
@@ -40,10 +40,10 @@ class Guesses:
         return UNKNOWN_S if mean is None else mean
 
     def at(self, demand: Demand, pool_name: str) -> float:
-        """Return the same for one pool. Backends of one model can differ in speed.
+        """Return the same for one pool, because backends of one model can differ in speed.
 
-        Where no request of this tenant and endpoint has ended at the pool yet, the guess is scaled by the
-        speed of the pool: how long the requests of all tenants for the model took there.
+        If no request of this tenant and endpoint has ended at the pool yet, the guess is scaled by the speed
+        of the pool, which is known from all requests for the model.
         """
         known = self._means.get((demand.tenant, demand.endpoint, demand.model, pool_name))
         if known is not None:
@@ -63,7 +63,7 @@ class Guesses:
         return None if mean is None else mean[0]
 
     def learn(self, demand: Demand, seconds: float, pool_name: str = "") -> None:
-        """A lease for this demand has held each of its slots for so long.
+        """Learn that a lease for this demand has held each of its slots for this time.
 
         `pool_name` is empty if there is only one pool, because then its speed needs no mean of its own.
         """

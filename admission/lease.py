@@ -37,7 +37,7 @@ class Outcome(Enum):
     REFUSED = "refused"
     """The upstream completed an error response: it took no slot, or the slot is idle again."""
     UNUSED = "unused"
-    """Nothing reached the upstream. Its slots were not used, and the tenant is not charged."""
+    """The request did not reach the upstream. The slots were not used, and the tenant is not charged."""
     ABANDONED = "abandoned"
     """Any other end. The backend may still be busy, so its slots must be verified before reuse."""
 
@@ -48,7 +48,7 @@ class Outcome(Enum):
 
 
 class Lease:
-    """The scheduler makes one for every granted ticket."""
+    """A lease. The scheduler makes one for every granted ticket."""
 
     __slots__ = (
         "_clock",
@@ -83,7 +83,7 @@ class Lease:
         width: int | None = None,
         expected_s: float = 0.0,
     ) -> None:
-        """`width` is given where it differs from the demand's.
+        """`width` is given if it differs from the demand's.
 
         `on_idle` is called with a number of slots when they have left the quarantine.
         """
@@ -104,7 +104,8 @@ class Lease:
         self.growth = 0
         """The tokens by which that has grown between the last two looks at it."""
         self.answer_limit: int | None = None
-        """The token limit to set for each of its answers; None: they have one, or run alone."""
+        """The token limit to set for each of its answers. None: the answers have a limit already, or the
+        lease has the whole context."""
         self.granted_at = clock()
         self.expected_s = expected_s
         """The seconds that it was guessed to take when it was granted."""

@@ -1,8 +1,8 @@
-"""The accounts of leases: how many each tenant has, what each is charged, and what it teaches about the next.
+"""The accounts of leases: counts them by tenant, charges for them, and learns how long requests take.
 
-A lease is charged from its grant until all of its slots are idle again (`admission.slot_time`). So a charge
-outlives the lease if slots go into quarantine. When it closes, its slot time is booked on the tenant, and the
-guesses learn from it.
+A lease is charged from its grant until all of its slots are idle again (`admission.slot_time`). So the charge
+stays open while slots of the lease are in quarantine. When the charge closes, its slot time is added to the
+tenant's total, and the guesses learn from it.
 
 This module never awaits.
 """
@@ -33,15 +33,15 @@ class LeaseAccounts:
     ) -> None:
         """`pool_queues` is the scheduler's own mapping, which changes with the routes.
 
-        `on_released` is called at the end of every lease, after its slots have left it.
+        `on_released` is called at the end of every lease, after the pool has taken its slots back.
         """
         self.granted = 0
         self.by_tenant: Counter[str] = Counter()
         """Live leases by tenant."""
         self.slot_seconds: defaultdict[str, float] = defaultdict(float)
-        """Slot time by tenant: that of closed charges, and that of slots held for wide tickets."""
+        """Tenant -> slot time of closed charges, and of slots that were held for its wide tickets."""
         self.open_charges: dict[Charge, SlotPool] = {}
-        """The charges of leases whose slots are not all known to be idle yet."""
+        """Charge -> pool, for leases whose slots are not all known to be idle yet."""
         self.guesses = guesses
         self._pool_queues = pool_queues
         self._clock = clock
@@ -86,7 +86,7 @@ class LeaseAccounts:
         return lease
 
     def charge_held(self, pool_queue: PoolQueue, now: float) -> None:
-        """Let the reservation change its phase, and charge its tenant for the slots that it held idle."""
+        """Let a reservation change its phase, and charge its tenant for the slots that it held idle."""
         reservation = pool_queue.reservation
         slot_seconds = reservation.advance(now)
         if slot_seconds and reservation.ticket is not None:
@@ -95,9 +95,10 @@ class LeaseAccounts:
             pool_queue.order.charge_held(demand.tenant, demand.priority, slot_seconds)
 
     def regroup(self) -> None:
-        """The pools have changed: charges follow their pools to other orders.
+        """Move open charges to the orders that their pools belong to now.
 
-        A quarantined slot that no other request could get costs its tenant nothing more.
+        While a pool serves no model or does not admit, no other request could use its quarantined slots. So
+        their tenants are not charged for them any more.
         """
         for charge, pool in list(self.open_charges.items()):
             pool_queue = self._pool_queues.get(pool)
@@ -123,7 +124,7 @@ class LeaseAccounts:
         self._on_released(pool)
 
     def _slots_idle(self, pool: SlotPool, charge: Charge, demand: Demand, width: int, slots: int) -> None:
-        """Slots of a lease are idle again. Their tenant pays no longer for them."""
+        """Stop charging for slots of a lease, because they are idle again."""
         if charge.slots:
             charge.give_back(slots, self._clock())
             if not charge.slots:

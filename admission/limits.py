@@ -3,17 +3,17 @@ r"""The limits of a tenant: requests a minute, tokens a minute, tokens a day.
     reserve(estimate) --the request ran--> settle(real count)
                       \--it never ran----> refund()
 
-The limits of a minute are token buckets: full at first and filled evenly. Each request takes its estimate,
-and the difference to the real count is taken or given back when that is known. A level may go below zero by
-such a correction: then the tenant waits for longer. Requests that need no slot have a bucket of their own.
+The limits per minute are token buckets, which start full and are filled evenly. Each request takes its
+estimate. When the real count is known, the difference is taken or given back. Such a correction may bring the
+level below zero; then the tenant has to wait longer. Requests that need no slot have a bucket of their own.
 
-The limit of a day counts UTC days. `restore` adds the use of earlier processes on the same day.
+The limit per day counts UTC days. `restore` adds the use of earlier processes on the same day.
 
-**A reservation is not use.** Running requests hold their estimates, which are mostly too high. So only what
-is settled can use up a day. Where reservations alone are in the way, the tenant is told to come again when a
-running request will probably have ended. A request whose estimate is above the rest of a day reserves the
-rest (`of_day`), and its answer is to be limited to that. A request whose estimate is above what a minute
-could ever give is let in when the minute is untouched.
+**A reservation is not use.** Running requests hold their estimates, which are mostly too high. So only
+settled tokens can use up a day. If only reservations are in the way, the tenant is told to retry when a
+running request will probably have ended. A request whose estimate exceeds the rest of the day reserves that
+rest (`of_day`), and the caller limits its answer to it. A request whose estimate exceeds a whole minute's
+tokens is let in when the bucket is full.
 
 A reservation that is refused takes nothing from any of the limits. This module is pure: the clocks are given.
 """
@@ -35,7 +35,7 @@ _SMOOTHING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """None means without limit."""
+    """The configured limits of a tenant. None means no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -54,14 +54,14 @@ class RateState:
 
 
 class TokenBucket:
-    """`limit` a minute, all of which may be taken at once."""
+    """A bucket that holds the amount of one minute, is filled evenly, and may be emptied at once."""
 
     __slots__ = ("_at", "_level", "limit", "reserved")
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
         self.reserved = 0.0
-        """The part of what was taken that belongs to requests which still run."""
+        """The amount that running requests have taken and not settled yet."""
         self._level = float(limit)
         self._at = now
 
@@ -69,19 +69,19 @@ class TokenBucket:
         return f"<TokenBucket {self._level:.0f}/{self.limit}, {self.reserved:.0f} reserved>"
 
     def wait_s(self, amount: float, now: float, *, settled: bool = False) -> float:
-        """Seconds until this much can be taken; 0 if it can be taken now.
+        """Return the seconds until this much can be taken; 0 if it can be taken now.
 
-        `settled` asks as if the requests that still run had used nothing.
+        With `settled`, the amounts that running requests have reserved count as given back.
         """
         level = self._filled(now) + (self.reserved if settled else 0.0)
         return max(0.0, (min(amount, self.limit) - level) * _MINUTE_S / self.limit)
 
     def take(self, amount: float, now: float) -> None:
-        """Take this much; a negative amount is given back."""
+        """Take this much. A negative amount is given back."""
         self._level = min(float(self.limit), self._filled(now) - amount)
 
     def resize(self, limit: int, now: float) -> None:
-        """Change the limit. Use that was counted stays counted, but makes no new debt."""
+        """Change the limit. Counted use stays counted, but a lower limit makes no new debt."""
         before = self._filled(now)
         self._level = max(limit - (self.limit - before), min(before, 0.0))
         self.limit = limit
@@ -99,7 +99,7 @@ class TokenBucket:
 
 
 class TenantAccount:
-    """One tenant's limits, with the used and the reserved part of each."""
+    """The limits of one tenant, with the used and the reserved part of each."""
 
     __slots__ = (
         "_duration_s",
@@ -118,11 +118,11 @@ class TenantAccount:
         self.limits = limits
         self.requests: TokenBucket | None = None
         self.slot_free_requests: TokenBucket | None = None
-        """For requests that need no slot: as many a minute as of the others, counted apart."""
+        """The bucket of requests that need no slot. It has the same limit, and is counted apart."""
         self.tokens: TokenBucket | None = None
         self.used_today = 0.0
         self.reserved_today = 0.0
-        """Estimates of the requests of this day that still run."""
+        """Tokens that running requests have reserved of this day."""
         self.change(limits)
 
     def change(self, limits: TenantLimits) -> None:
@@ -133,7 +133,10 @@ class TenantAccount:
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
     def reserve(self, tokens: float, least: float) -> UsageReservation:
-        """Raises `Refused` with the first limit that is in the way, and takes nothing then."""
+        """Reserve for one request.
+
+        Raises `Refused` for the first limit in the way, and takes nothing then.
+        """
         now = self._limiter.clock()
         of_day = self._of_day(tokens, least)
         _take_request(self.requests, now, check_only=True)
@@ -149,7 +152,7 @@ class TenantAccount:
         return UsageReservation(self, tokens, of_day, self._limiter.day, began_at=now, bucket=self.tokens)
 
     def take_slot_free_request(self) -> None:
-        """Raises `Refused`."""
+        """Count a request that needs no slot. Raises `Refused` if the bucket is empty."""
         _take_request(self.slot_free_requests, self._limiter.clock())
 
     def release(self, reservation: UsageReservation) -> None:
@@ -161,7 +164,10 @@ class TenantAccount:
             reservation.bucket.take(-reservation.tokens, self._limiter.clock())
 
     def use(self, tokens: float, day: datetime.date) -> None:
-        """Count tokens of a day; a negative number is given back. An earlier day leaves this one alone."""
+        """Count tokens of a day; a negative number is given back.
+
+        Tokens of an earlier day do not count for today.
+        """
         if self.tokens is not None:
             self.tokens.take(tokens, self._limiter.clock())
         if day == self._limiter.day:
@@ -172,17 +178,17 @@ class TenantAccount:
             self.requests.take(-1, self._limiter.clock())
 
     def ended(self, began_at: float) -> None:
-        """A request that ran has ended: learn how long this tenant's requests take."""
+        """Learn from a request that has ended how long the requests of this tenant take."""
         took = self._limiter.clock() - began_at
         self._duration_s += _SMOOTHING * (took - self._duration_s)
 
     @property
     def _retry_s(self) -> float:
-        """Seconds until a running request has probably ended."""
+        """The seconds until a running request has probably ended."""
         return max(0.1, self._duration_s)
 
     def _of_day(self, tokens: float, least: float) -> float:
-        """The part of an estimate that is reserved of the day. Raises `Refused` if there is no room."""
+        """Return how much of an estimate is reserved of the day. Raises `Refused` if there is no room."""
         quota = self.limits.tokens_per_day
         if quota is None or tokens <= 0:
             return max(0.0, tokens)
@@ -223,10 +229,10 @@ class UsageReservation:
         self._account = account
         self._began_at = began_at
         self._used: float | None = None
-        """Tokens that were settled; None while the request runs."""
+        """The number of tokens that were settled; None while the request runs."""
 
     def settle(self, tokens: float) -> None:
-        """The request ran and used so many tokens. The last call counts."""
+        """Note that the request ran and used so many tokens. Of several calls, the last one counts."""
         if self._account is None:
             return
         if self._used is None:
@@ -298,18 +304,18 @@ class Limiter:
             account.take_slot_free_request()
 
     def give_back_slot_free_request(self, tenant: str) -> None:
-        """The backend failed to serve it."""
+        """Give the request back, because the backend failed to serve it."""
         account = self._accounts.get(tenant)
         if account is not None and account.slot_free_requests is not None:
             account.slot_free_requests.take(-1.0, self.clock())
 
     def requests_of(self, tenant: str) -> RateState | None:
-        """The limit of requests that take a slot. None without such a limit."""
+        """Return the state of the limit for requests that take a slot; None without such a limit."""
         account = self._accounts.get(tenant)
         return account.requests.state(self.clock()) if account and account.requests else None
 
     def slot_free_requests_of(self, tenant: str) -> RateState | None:
-        """The limit of requests that need no slot. None without such a limit."""
+        """Return the state of the limit for requests that need no slot; None without such a limit."""
         account = self._accounts.get(tenant)
         bucket = account.slot_free_requests if account else None
         return bucket.state(self.clock()) if bucket else None
@@ -319,18 +325,18 @@ class Limiter:
         return account.tokens.state(self.clock()) if account and account.tokens else None
 
     def quota_of(self, tenant: str) -> int | None:
-        """Tokens a day; None without such a limit."""
+        """Return the tokens per day; None without such a limit."""
         account = self._accounts.get(tenant)
         return account.limits.tokens_per_day if account else None
 
     def used_today(self, tenant: str) -> float:
-        """Tokens that ended requests have used; 0 for a tenant that is not configured."""
+        """Return the tokens that ended requests have used today; 0 without configured limits."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         return account.used_today if account else 0.0
 
     def reserved_today(self, tenant: str) -> float:
-        """Tokens that running requests hold of this day; 0 for a tenant that is not configured."""
+        """Return the tokens that running requests have reserved today; 0 without configured limits."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         return account.reserved_today if account else 0.0
@@ -349,7 +355,7 @@ class Limiter:
 
 
 def _take_request(bucket: TokenBucket | None, now: float, *, check_only: bool = False) -> None:
-    """Raises `Refused` if the minute has no request left."""
+    """Take one request. Raises `Refused` if the minute has none left."""
     if bucket is None:
         return
     if (wait := bucket.wait_s(1.0, now)) > 0:

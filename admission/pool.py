@@ -3,18 +3,20 @@
     free = total - live leases - quarantined - being cleaned - foreign        (never below zero)
 
 `total` follows the backend. If it shrinks, running leases keep their slots; if it grows, the new slots are
-granted at once. Foreign work (that of other programs on a shared backend) lowers `free` only while it lasts.
+granted at once. Foreign work, which other programs send to a shared backend, lowers `free` only while it
+lasts.
 
 **A pool that numbers its slots** gives each lease the numbers of its slots, and the request names its slot to
-the backend (`id_slot`). So a slot that an isolated request has used can be cleaned before its next use. Every
-request must name a slot then; otherwise the backend could put it into the slot of another lease. A request
-names one slot at most. One that cannot name a slot, or needs several, therefore gets the whole pool.
+the backend (`id_slot`). So a slot that an isolated request has used can be cleaned before its next use. Then
+every request must name a slot; otherwise the backend could put it into the slot of another lease. A request
+can name one slot only. So a request that cannot name a slot, or needs several, gets the whole pool.
 
 **A pool whose slots share one context** has room for a number of tokens (`admission.shared_context`). An
 answer without a limit would use up all room in the end, so it gets a limit: a slot's share of the context,
 minus the prompt. A request that needs the whole context runs alone and without a limit.
 
-This module never awaits and reads no clock. It only counts; the scheduler decides who gets a freed slot.
+This module never awaits and reads no clock. It only counts; the scheduler decides which ticket gets a freed
+slot.
 """
 
 from __future__ import annotations
@@ -57,37 +59,37 @@ class SlotPool:
         self.admitting = admitting
         """False while the backend loads, drains or fails: no grants, but running leases go on."""
         self.loading_until: float | None = None
-        """While its backend loads or waits for a place: the time until which waits do not count."""
+        """The time until which waits do not count, as the backend loads or waits for a place; else None."""
         self.numbered = False
         """True if each lease gets the numbers of its slots. Must be set before the first lease."""
         self.unclean: dict[int, float] = {}
-        """Number of a slot with traces of an isolated request -> the time since which it is unclean."""
+        """Slot id -> the time since which the slot holds traces of an isolated request."""
         self.on_unclean: Final[list[Callable[[], None]]] = []
-        """Called when slots have to be cleaned. The cleaner calls `cleaned` for each of them."""
+        """Observers, called when slots have to be cleaned. The cleaner calls `cleaned` for each of them."""
         self.context = 0
-        """Tokens that all slots share; 0: each has a context of its own."""
+        """The tokens that all slots share; 0 if each slot has a context of its own."""
         self.on_trial = False
-        """True while one lease at a time is granted, because it is unknown if the backend works."""
+        """True while one lease at a time is granted, because the backend may not work."""
         self.leases: dict[Lease, None] = {}
         self.quarantine = Quarantine(shared=shared)
         self.foreign = 0
         self._foreign_from = 0.0
-        """The time when the probe left that showed the foreign work."""
+        """The time at which the probe left that showed the foreign work."""
         self.unverified = 0
-        """Counts the slots that were freed by `expire`, without an answer that shows them idle."""
+        """The number of slots that `expire` freed although no answer showed them idle."""
         self.service_s: float | None = None
         """Smoothed duration of a lease in seconds, from grant to release; None before the first."""
         self.idle_since = 0.0
         """The time at which the last lease ended. Responses that clients still read do not count as use."""
         self.on_idle: Final[list[Callable[[], None]]] = []
-        """Called when the last live lease has ended."""
+        """Observers, called when the last live lease has ended."""
         self.released: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.on_quarantine: Final[list[Callable[[], None]]] = []
-        """Called when slots have to be verified. Without a prober quarantined slots stay out."""
+        """Observers, called when slots have to be verified. Without a prober they stay in quarantine."""
         self._trying: Lease | None = None
         """The lease that was granted on trial."""
         self._used: OrderedDict[int, None] = OrderedDict()
-        """The numbers of used slots; the slot that was used longest ago comes first."""
+        """The ids of used slots. The slot that was used longest ago comes first."""
         self._leased = 0
         self._ours_at_most = 0
         """Slots that leases held when the last probe left, plus slots that were granted since."""
@@ -110,7 +112,7 @@ class SlotPool:
 
     @property
     def withheld(self) -> int:
-        """Slots without a lease that cannot be granted: those in quarantine, and those not cleaned yet."""
+        """Slots without a lease that cannot be granted: they are in quarantine or must be cleaned first."""
         return len(self.quarantine) + len(self.unclean)
 
     def width_of(self, demand: Demand) -> int:
@@ -232,10 +234,9 @@ class SlotPool:
         return min((at for at in (slots_at, foreign_at) if at is not None), default=None)
 
     def expire(self, now: float, max_s: float) -> int:
-        """Free the slots of which the backend has shown nothing for `max_s` seconds.
+        """Free the slots that no answer has shown for `max_s` seconds. Return how many left the quarantine.
 
-        Foreign work ends in the same way: an old answer does not lower the capacity for ever. Returns the
-        number of slots that have left the quarantine.
+        Foreign work expires in the same way, so that an old answer does not lower the capacity for ever.
         """
         if self.foreign and now >= self._foreign_from + max_s:
             self.foreign = 0

@@ -1,24 +1,23 @@
 """The reservation of a pool for a wide ticket, which needs several slots of one backend at once.
 
-Slots become free one by one, so a wide ticket that only waited its turn would never see enough of them.
-When it comes first in a pool's order and does not fit, it reserves the pool, which then holds the slots
-that become free until the width is there. Held slots are idle, so three rules keep that time short:
+Slots become free one by one, so a wide ticket that only waited its turn would never find enough of them. When
+it is first in a pool's order and does not fit, it reserves the pool. The pool then holds free slots back from
+other tickets until there are enough for the width. Held slots are idle, so three rules keep that time short:
 
-**Reach.** From the guesses of the leases that run follows when the width will be there. A lease that has
-overrun its guess by some time is expected to run for as long again. A pool is held only for a width that
-will be there before the ticket's wait ends: foreign work, quarantined slots and a stream that will outlive
-the ticket do not become free in time.
+**Reach.** The guesses of the running leases tell when the width will be free. A lease that has overrun its
+guess by some time is expected to run for as long again. A pool is held only if the width will be free before
+the ticket times out. Foreign work, quarantined slots and streams that outlast the ticket are not counted on.
 
-**Backfill.** A ticket that fits and is expected to end before the width is there passes, and so does one
-that leaves enough slots for the width. (EASY backfilling, of batch schedulers.)
+**Backfill.** A ticket that fits passes the wide one if its request will probably end before the width is
+free, or if it leaves enough slots for the width. (Batch schedulers call this EASY backfilling.)
 
-**Yield.** Guesses can be wrong. So idle time has a budget: after slots were held back from other tickets
-for h seconds, the pool yields to them for 4 h, then may hold twice as long:
+**Yield.** Guesses can be wrong. So idle time has a budget. After a pool has held slots back from other
+tickets for h seconds, it yields to them for 4 h. After that it may hold slots for 2 h:
 
     holding --`hold_s` of idle time used up--> yielding --4 * that time--> holding (2 * hold_s) ...
 
-The time of slots that are held back from others is charged to the tenant of the wide ticket, whether or not
-it gets there: asking again gains nothing. This module is pure; the times are arguments.
+The time of held slots is charged to the tenant of the wide ticket, even if the ticket gets no slots in the
+end. So a tenant gains nothing by asking again. This module is pure; the times are arguments.
 """
 
 from __future__ import annotations
@@ -36,22 +35,25 @@ __all__ = ["FIRST_HOLD_S", "LOOK_S", "YIELDS", "PoolReservation", "Reach", "reac
 FIRST_HOLD_S = 2.0
 YIELDS = 4
 LOOK_S = 0.25
-"""While slots are held back, the pool is looked at again so often, because leases overrun their guesses."""
+"""Seconds between two looks at a pool that holds slots back. Leases overrun their guesses meanwhile."""
 _HOLD_FACTOR = 1.5
-"""A hold may last so many times as long as the width is expected to need."""
+"""The first hold may last for the expected time until the width is free, times this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The time at which a width will probably be free."""
+    """The time at which there will probably be enough room for a ticket."""
 
     at: float
     spare: int
-    """Slots that will be free beyond the width then; 0 where slots share a context, which may be missing."""
+    """Slots that will be free then beyond the width; 0 if slots share a context, which may have no room."""
 
 
 def reach(pool: SlotPool, demand: Demand, now: float) -> Reach | None:
-    """Return when the pool will probably have room for a demand; None if leases that end do not suffice."""
+    """Return when the pool will probably have room for a demand.
+
+    None if the end of all leases would not do.
+    """
     width, slots = pool.width_of(demand), pool.free
     if width <= slots and pool.has_room(demand):
         return Reach(now, 0 if pool.context else slots - width)
@@ -73,17 +75,17 @@ def _ends(leases: Iterable[Lease], now: float) -> Iterable[tuple[float, Lease]]:
 
 
 class PoolReservation:
-    """The reservation of one pool, for at most one ticket at a time."""
+    """The reservation of one pool. At most one ticket has it."""
 
     __slots__ = ("_hold_s", "_idle_s", "_looked_at", "_yields_until", "idle_slots", "ticket")
 
     def __init__(self) -> None:
         self.ticket: Ticket | None = None
         self.idle_slots = 0
-        """Slots that are held back from other tickets since the last look."""
+        """Slots that have been held back from other tickets since the last look."""
         self._hold_s = FIRST_HOLD_S
         self._idle_s = 0.0
-        """Seconds of this hold for which slots were held back."""
+        """Seconds for which this hold has held slots back."""
         self._looked_at = 0.0
         self._yields_until = 0.0
 
@@ -94,7 +96,7 @@ class PoolReservation:
         return f"<PoolReservation {state} for {self.ticket!r}>"
 
     def begin(self, ticket: Ticket, now: float, ready_at: float) -> None:
-        """Hold the pool for a ticket whose width will probably be there at `ready_at`."""
+        """Reserve the pool for a ticket that will probably have its width at `ready_at`."""
         self.ticket = ticket
         self.idle_slots = 0
         self._looked_at = now
@@ -102,12 +104,12 @@ class PoolReservation:
         self._hold(FIRST_HOLD_S, ready_at - now)
 
     def end(self) -> None:
-        """End the reservation: the ticket has its slots, here or elsewhere, or cannot get them here."""
+        """End the reservation. The ticket has got slots, here or elsewhere, or it cannot get them here."""
         self.ticket = None
         self.idle_slots = 0
 
     def advance(self, now: float) -> float:
-        """Change the phase if it is over. Return the slot-seconds that were held back since the last call."""
+        """Change the phase if it is over. Return the slot-seconds held back since the last call."""
         passed, self._looked_at = now - self._looked_at, now
         if self.ticket is None or not self.idle_slots:
             return 0.0
@@ -118,11 +120,11 @@ class PoolReservation:
         return self.idle_slots * passed
 
     def holds(self, now: float) -> bool:
-        """Return True while other tickets may be held back."""
+        """Return True if the pool holds slots back now, and False while it yields or is not reserved."""
         return self.ticket is not None and now >= self._yields_until
 
     def next_change_at(self) -> float | None:
-        """Return the time at which to look again, or None. After `advance` it is never in the past."""
+        """Return the time of the next look, or None. Directly after `advance` it is in the future."""
         if self.ticket is None:
             return None
         if self.idle_slots:

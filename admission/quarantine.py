@@ -1,34 +1,34 @@
-"""Which abandoned slots are idle again: a pure rule over leases, quarantined slots and probes.
+"""Finds out which abandoned slots are idle again: a pure rule over leases, quarantined slots and probes.
 
-When a request ends in any other way than by the upstream's own end, its connection is closed, but
-llama-server may go on working on it, above all in prefill. Its slots are quarantined until the backend
-shows that they are idle.
+A request may end before its upstream has completed the message. Then its connection is closed, but
+llama-server may go on working on it, above all in prefill. Its slots are quarantined until the backend shows
+that they are idle.
 
 **When to ask.** The backend is asked with a *probe* (`GET /slots`), and asking is not free:
 llama-server looks for closed connections only after one second without any result in the whole server,
 and an answer to `/slots` counts as a result. Polling quickly therefore keeps the abandoned work alive. So:
 
-* an early probe `EARLY_S` after the close if the stream had delivered events: llama-server then notices
-  at its next write, so a cancelled decode costs its slot no more than that;
-* otherwise the first probe after `SPACING_S`, and from the answer to one probe to the next no less than
-  that while one of ours may be waiting to be noticed.
+* if the stream had delivered events, one early probe leaves `EARLY_S` after the close: llama-server notices
+  the close at its next write, so the slot of a cancelled decode is back that soon;
+* any other first probe leaves `SPACING_S` after the close, and each further probe no less than that after
+  the last answer, while a closed request may not have been noticed yet.
 
-**What an answer means.** It names the tasks that are running. A request that was closed and is not over
-is among them, and among those of every answer since. So each answer is kept as a `ProbeResult`, from which
-later answers strike the tasks that have ended; of what is left, leases that had their slots for certain
-when the probe left, and are live still, account for one each. The rest bounds how many quarantined
-slots can be busy yet: so many stay, the others return, oldest first. (One answer alone is not enough. If
-all other slots are always busy with requests that say nothing before their end, one answer can never show
-that the abandoned slot is idle.)
+**What an answer means.** It names the running tasks. A closed request that still runs is among them, and
+among the tasks of every later answer. So each answer is kept as a `ProbeResult`, and later answers remove
+from it the tasks that have ended. Of the tasks that remain, one belongs to each lease that certainly had its
+slot when the probe left and is still live. The others may belong to quarantined slots. As many quarantined
+slots stay, and the rest return, oldest first. (One answer alone is not enough. If all other slots are always
+busy with requests that report nothing before their end, one answer can never show that the abandoned slot is
+idle.)
 
-In every doubt a slot stays. A lease that ended or started while the probe was under way does not account for
-a task, nor does one that is granted but not started. A wide lease accounts for one task, of the slot that it
-surely uses.
+In doubt a slot stays. A lease that ended or started while the probe was under way accounts for no task.
+Neither does a lease that is granted and not started. A wide lease accounts for one task only, because it
+surely uses one slot.
 
-An answer is read `SETTLE_S` after it came, because the end of a request may have been on its way then.
+An answer is evaluated `SETTLE_S` after it came, because the end of a request may still have been on its way.
 
-A request that was closed before its response headers may be about to take its slot: only a probe sent
-`UNSTARTED_S` (plus time for a big body to be parsed) after the close shows anything about it.
+A request that was closed before its response headers may not have taken its slot yet. So only probes that
+leave `UNSTARTED_S` after the close, plus the time to parse a big body, show anything about it.
 
 **What a missing answer means.** At first it means nothing, because an answer may fail by chance. But no slot
 waits for ever: `expire` frees a slot if no answer could be read for `max_s` seconds. A slot that answers keep
@@ -62,19 +62,19 @@ SHARED_S = 2.0
 UNSTARTED_S = 0.5
 UNSTARTED_S_PER_MIB = 0.1
 CERTAIN_S = 10.0
-"""A live request that was granted so long ago has its slot, whether or not it has said so: by then it is
-connected, sent and parsed."""
+"""Seconds after its grant from which a live lease certainly has its slot, even if the stream has said
+nothing: by then its request is connected, sent and parsed."""
 _MIB = 1024 * 1024
 _MAX_RESULTS = 32
 
 
 @dataclass(slots=True)
 class QuarantinedSlot:
-    """One slot of an abandoned lease."""
+    """A slot of an abandoned lease, which may still be busy."""
 
     closed_at: float
     visible_from: float
-    """A probe that leaves from then on shows the slot busy if it is."""
+    """The time from which a probe that leaves shows the slot as busy if it is."""
     delivered: bool
     refills: bool
     """True if the request may have more work than slots. Deferred work then takes the place of work that
@@ -82,11 +82,11 @@ class QuarantinedSlot:
     number: int | None = None
     """The id of the slot; None if the pool does not number its slots."""
     isolated: bool = False
-    """True if nothing of its request may be left in it."""
+    """True if the slot must be cleaned of its request before another request gets it."""
     tokens: int = 0
-    """Its tokens of a shared context."""
+    """The tokens of a shared context that it holds."""
     lease: Lease | None = None
-    """The lease that it belonged to, and whose tenant pays for it until it is idle."""
+    """The lease that the slot belonged to. Its tenant pays for the slot until it is idle."""
     probed: bool = False
     """True once a probe has left since the close."""
 
@@ -99,7 +99,7 @@ class QuarantinedSlot:
 
     @property
     def noticed_at_a_write(self) -> bool:
-        """True if a probe cannot keep its work alive: it was decoding, and no probe has left since."""
+        """True if a probe cannot keep its work alive: it was decoding, and no probe has left since then."""
         return self.delivered and not self.probed
 
     @property
@@ -111,7 +111,7 @@ class QuarantinedSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotProbe:
-    """A request to `/slots` under way: when it left, and the leases that certainly had their slots then."""
+    """A query of `/slots` under way: when it left, and the leases that certainly had their slots then."""
 
     sent_at: float
     certain: tuple[Lease, ...]
@@ -119,7 +119,7 @@ class SlotProbe:
 
 @dataclass(slots=True, eq=False)
 class ProbeResult:
-    """The tasks that one answer named, without those that have ended since."""
+    """The tasks that one answer named, less the tasks that have ended since."""
 
     sent_at: float
     running: frozenset[Hashable]
@@ -138,11 +138,11 @@ class Quarantine:
 
     def __init__(self, *, shared: bool = False) -> None:
         self.slots: list[QuarantinedSlot] = []
-        """Oldest first."""
+        """The quarantined slots, oldest first."""
         self.shared = shared
         self._asked_at: float | None = None
         self._read_from: float | None = None
-        """The time when the last probe left whose answer could be read; None before the first."""
+        """The time at which the last probe left whose answer could be read; None before the first."""
         self._results: list[ProbeResult] = []
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ class Quarantine:
         self.slots += [QuarantinedSlot.of(lease, now, number=number, refills=refills) for number in numbers]
 
     def clear(self) -> None:
-        """Empty the quarantine, because the backend was restarted and has none of the abandoned work."""
+        """Add every slot of an abandoned lease, at the moment its connection is closed."""
         self._results.clear()
         self._keep([])
 
@@ -167,7 +167,7 @@ class Quarantine:
         return min((self._unseen_since(slot) + max_s for slot in self.slots), default=None)
 
     def expire(self, now: float, max_s: float) -> list[QuarantinedSlot]:
-        """Free the slots of which the backend has shown nothing for `max_s` seconds."""
+        """Free the slots that no answer has shown for `max_s` seconds."""
         return self._keep([slot for slot in self.slots if now < self._unseen_since(slot) + max_s])
 
     def _unseen_since(self, slot: QuarantinedSlot) -> float:
@@ -212,8 +212,8 @@ class Quarantine:
     ) -> list[QuarantinedSlot]:
         """Note the tasks that the answer names, and return the slots that have left the quarantine.
 
-        `running` is None if the backend gave no answer that can be read. `busy` are the numbers of the slots
-        in which these tasks run. If one of two numbered slots must stay, the one that was seen busy stays.
+        `running` is None if the answer could not be read. `busy` are the numbers of the slots in which these
+        tasks run. If one of two numbered slots must stay, the slot that was seen busy stays.
         """
         self._asked_at = now
         if running is None:
@@ -234,7 +234,10 @@ class Quarantine:
             del self._results[1::2]
 
     def _return_idle(self, busy: Collection[int]) -> list[QuarantinedSlot]:
-        """Keep as many slots as may be busy by every result: those seen busy first, oldest last."""
+        """Keep as many slots as may be busy by every result, first those seen busy, then the newest.
+
+        Return the rest.
+        """
         room = {result: result.stale_at_most for result in self._results}
         kept: list[QuarantinedSlot] = []
         newest_first = reversed(self.slots)

@@ -1,10 +1,10 @@
-"""Which tickets leave a queue that is full: those of the tenant that has most in it.
+"""Chooses the tickets that leave a full queue: those of the tenant that uses most of it.
 
-A bound that refuses the newcomer lets one tenant shut all others out: with eight bodies of 32 MiB, or with
-as many requests as it may have. So when a queue is full, the tenant that uses most of it loses its newest
-ticket, until what is left fits. The newcomer is refused only if its own tenant is the one that uses most,
-itself counted in. In this way every tenant is sure of an equal part, and what it leaves free is there for
-the others. Tickets of one model are bounded in number, and the bodies of all waiting tickets in bytes.
+If a full queue simply refused newcomers, one tenant could shut all others out: with eight bodies of 32 MiB,
+or with as many requests as it may have. So the tenant that uses most of a full queue loses its newest tickets
+until the rest fits. The newcomer is refused only if its own tenant uses most, with the newcomer counted in.
+In this way every tenant is sure of an equal part, and others may use what it leaves free. Two things are
+bounded: the number of tickets of each model, and the bytes of all waiting bodies.
 
 This module is pure.
 """
@@ -47,7 +47,7 @@ class QueueLimits:
 
 
 class WaitingCounts:
-    """What waits, by tenant: tickets and bytes of bodies. It is falsy while no ticket waits."""
+    """The number of waiting tickets and the bytes of their bodies, by tenant. Falsy while no ticket waits."""
 
     __slots__ = ("body_bytes", "tickets")
 
@@ -104,7 +104,7 @@ class WaitingCounts:
             lambda ticket: ticket.demand.body_bytes,
         )
         if leaving is None:
-            raise NoRoom("the requests that wait already hold as much memory as they may")
+            raise NoRoom("the waiting requests have reached their memory limit")
         return leaving
 
 

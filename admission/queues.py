@@ -1,7 +1,7 @@
-"""The two queues in which a ticket stands: one for its model, and one for every pool that serves the model.
+"""The two kinds of queue in which a ticket waits: that of its model, and that of each pool of the model.
 
-The model's queue ranks its flows once, for all its pools. A pool looks at the next flow of every kind of
-every model that it serves. This module is pure: the times are arguments.
+A model's queue ranks its flows once, for all its pools. A pool's queue compares the next flows of all kinds
+of all models that the pool serves. This module is pure: the times are arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from slotgate.admission.waiting_clock import WaitingClock
 __all__ = ["ModelQueue", "PoolQueue"]
 
 _SPARE_RANKINGS = 16
-"""Clients choose widths and sizes, so rankings of kinds that do not come again would pile up."""
+"""Rankings that are kept although no flow is in them. Clients choose widths and sizes, so the kinds of
+tickets that do not come again would pile up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,7 @@ class PoolQueue:
         return any(model_queue.flow_counts[priority] for model_queue in self.model_queues)
 
     def heads(self, now: float) -> list[tuple[float, int, int, Flow]]:
-        """Return the next flow of every kind of every model, first comes first."""
+        """Yield the next flow of every kind of every model, in the order in which they are due."""
         by_class: tuple[list[tuple[float, int, int, Flow]], ...] = ([], [])
         for model_queue in self.model_queues:
             if model_queue.waiting:
@@ -79,7 +80,7 @@ class ModelQueue:
         self.clock = WaitingClock()
         self.pool_queues: tuple[PoolQueue, ...] = ()
         self.groups: Sequence[tuple[PoolQueue, ...]] = ()
-        """Its pools, those together that serve the same models."""
+        """The pools of the model. Pools that serve the same models are grouped."""
         self.waiting: OrderedDict[int, Ticket] = OrderedDict()
         """All queued tickets in the order of arrival."""
         self.settled = (SettledRanking(Priority.INTERACTIVE), SettledRanking(Priority.BATCH))
@@ -114,7 +115,7 @@ class ModelQueue:
 
     @property
     def open_pools(self) -> list[PoolQueue]:
-        """The pools at which a change of this queue may settle a ticket: those with a free slot."""
+        """The pools at which a change of this queue may settle a ticket: with free slots or a reservation."""
         return [
             pool_queue
             for pool_queue in self.pool_queues
@@ -122,16 +123,19 @@ class ModelQueue:
         ]
 
     def route_to(self, pool_queues: Iterable[PoolQueue], now: float) -> None:
-        """Let the model's tickets stand in these pool queues only. They keep the places that they have.
+        """Let the model's tickets wait for these pools only. They keep their places.
 
-        While every pool is out of service and at least one loads, waits do not count.
+        While no pool is in service and at least one loads, the clock of the waits stands still.
         """
         self.pool_queues = tuple(pool_queues)
         loading = [pool.loading_until for pool in self.pools if pool.loading_until is not None]
         self.clock.stand_still(now, max(loading) if loading and not self.admits else None)
 
     def settle_in(self, now: float) -> None:
-        """The pools know their models and their orders: find the groups, and stand in the right order."""
+        """Group the pools by the models that they serve, and move all flows to the pools' fair order.
+
+        Call it when all pool queues have their models and orders.
+        """
         groups: dict[tuple[int, ...], list[PoolQueue]] = {}
         for pool_queue in self.pool_queues:
             served = tuple(map(id, pool_queue.model_queues))
@@ -144,7 +148,8 @@ class ModelQueue:
     def level(self, priority: Priority, now: float) -> float | None:
         """Return the level at which a tenant begins to wait for this model; None if no other tenant waits.
 
-        It is the least settled value of those who wait at a pool; of several pools the highest.
+        The level at one pool is the least settled value of the tenants that wait there. The highest of all
+        pools counts.
         """
         level: float | None = None
         for group in self.groups:
@@ -161,15 +166,18 @@ class ModelQueue:
         return level
 
     def too_narrow_for(self, demand: Demand) -> bool:
-        """Return True if no pool of the model has enough slots, or may have when it is in service again."""
+        """Return True if the demand needs more slots than any pool of the model has.
+
+        A pool that is out of service may come back with more slots, so it counts as wide enough.
+        """
         return all(pool.admitting and pool.total < demand.width for pool in self.pools)
 
     def due_at(self, ticket: Ticket, limits: QueueLimits) -> float:
-        """Return the time at which the wait of this ticket is over."""
+        """Return the time at which this ticket times out."""
         return self.clock.when(ticket.counts_from + limits.timeout_s(ticket.demand.priority))
 
     def next_to_time_out(self, limits: QueueLimits) -> tuple[float, Ticket]:
-        """Return the time at which the next wait is over, and its ticket. There must be one."""
+        """Return the time of the next time-out, and the ticket that times out. There must be one."""
         heads = [next(iter(tickets.values())) for tickets in self._by_priority if tickets]
         return min(((self.due_at(ticket, limits), ticket) for ticket in heads), key=lambda due: due[0])
 
@@ -191,7 +199,7 @@ class ModelQueue:
         return ranking
 
     def tops(self, now: float) -> Iterator[tuple[float, int, int, Flow]]:
-        """The next flow of each kind."""
+        """Yield the next flow of each kind."""
         for kind, ranking in list(self._rankings.items()):
             top = ranking.top(now)
             if top is None:
@@ -200,7 +208,7 @@ class ModelQueue:
                 yield top
 
     def join(self, ticket: Ticket, now: float) -> bool:
-        """Return True if the ticket is the first of its kind: only then can it be served at once."""
+        """Add a ticket. Return True if it starts a new flow: only such a ticket can be granted at once."""
         self.waiting[ticket.seq] = self._by_priority[ticket.demand.priority][ticket.seq] = ticket
         name = ticket.demand.tenant, kind_of(ticket.demand)
         flow = self._flows.get(name)
@@ -240,7 +248,7 @@ class ModelQueue:
     def expected_wait_of_next(
         self, tenant: str, priority: Priority, guess: float, now: float
     ) -> ExpectedWait:
-        """Return what the next ticket of a tenant would have to expect."""
+        """Return the position and the wait that the next ticket of a tenant would have."""
         account = self.order.accounts.get(tenant)
         if account is not None and account.waits[priority]:
             value = account.clocks[priority].value

@@ -51,8 +51,8 @@ def _connect(
 ) -> dict[SlotPool, PoolQueue]:
     """Return the queues of all pools that serve models. Pools that serve a common model get one fair order.
 
-    A pool keeps its queue, and an order that is still needed goes on. Where pools of several orders become
-    connected, or the pools of one order are separated, the tenants' clocks go along.
+    Pools keep their queues, and orders are kept where possible. If pools of several orders become connected,
+    or the pools of one order are separated, the tenants keep the state of their clocks.
     """
     leader: dict[SlotPool, SlotPool] = {}
 

@@ -1,4 +1,4 @@
-"""The scheduler: it decides which ticket gets which slot, synchronously and over plain data.
+"""The scheduler decides which ticket gets which slot, synchronously and over plain data.
 
 A `ModelQueue` holds the tickets of one model, and a `PoolQueue` is one pool with the order of the tickets
 that wait for it. A ticket stands in every pool queue that serves its model. A freed slot goes to the first
@@ -6,14 +6,14 @@ ticket in the order of its pool queue that fits. After every call these invarian
 
 I1  A pool never has more live leases, quarantined and foreign slots than `total`, unless it shrank.
 I2  No slot idles while a ticket that may have it waits, except slots that are held for a wide ticket, and
-    a slot that its only candidate declines to wait for a warm pool.
+    a slot whose only candidate declines it to wait for a warm pool.
 I3  Tickets of one tenant, model and kind (priority, width, size) are served in the order of arrival.
 I4  Every ticket is settled exactly once, and every grant is released exactly once.
 I5  Withdrawal and grant cost the same with ten thousand tickets waiting as with ten.
 
-The order is that of `admission.fair_order`. If the first ticket needs more slots, or more tokens of a shared
-context, than there are, it reserves the pool (`admission.pool_reservation`). If it only misses its one slot,
-no later ticket passes it.
+Tickets are ordered by `admission.fair_order`. If the first ticket needs several slots, or more tokens of a
+shared context than are free, it reserves the pool (`admission.pool_reservation`). If it waits for a single
+slot, no later ticket passes it.
 
 `admission.selection` chooses the ticket, `admission.lease_accounts` charges for it. A check and the change
 that follows from it are one step, because nothing here awaits. Times come from `clock`.
@@ -77,7 +77,7 @@ class Scheduler:
         self._accounts = LeaseAccounts(self._pool_queues, self._guesses, clock, self._released)
         self._selection = Selection(self._model_queues, self._guesses, lambda: self.limits)
         self._to_look_at: list[PoolQueue] = []
-        """Pools whose reservation has ended since the last look at them."""
+        """Pools whose reservation has ended since they were last looked at."""
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.depth} waiting, {self.leases} leases, {self.granted} granted>"
@@ -87,8 +87,8 @@ class Scheduler:
     def route(self, routes: Mapping[str, Iterable[SlotPool]]) -> None:
         """Set which pools serve which model. Tickets of a model without a pool are refused.
 
-        To be called after every change of a pool's `admitting` or `loading_until`, too; after a change of its
-        `total`, `dispatch` will do.
+        Call it also after a change of a pool's `admitting` or `loading_until`. After a change of its `total`,
+        `dispatch` is enough.
         """
         served = served_models(routes)
         gone = [model for model in self._model_queues if model not in served]
@@ -165,10 +165,7 @@ class Scheduler:
             self._keep_bounds(model_queue, ticket)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Take the ticket of an owner that no longer waits out of the queue.
-
-        A settled ticket stays as it is.
-        """
+        """Take out the ticket of an owner that no longer waits. A settled ticket stays as it is."""
         if ticket.queued:
             model_queue = self._model_queues[ticket.demand.model]
             was_first = model_queue.flow(ticket.demand).head is ticket
@@ -181,7 +178,7 @@ class Scheduler:
         self._dispatch_at(self._pool_queues.values())
 
     def _dispatch_at(self, pool_queues: Iterable[PoolQueue]) -> None:
-        """Grant every ticket that can be granted now at these pools. At the others nothing has changed."""
+        """Grant every ticket that can be granted now at these pools. No other pool has changed."""
         now = self._clock()
         looked_at = [*pool_queues]
         while looked_at and self._waiting:
@@ -195,9 +192,9 @@ class Scheduler:
         self._on_dispatch()
 
     def tick(self) -> None:
-        """End the waits that are over, and let reservations change their phase.
+        """Refuse tickets whose wait has timed out, and let reservations change their phase.
 
-        To be called at `next_tick_at`. Too early does no harm.
+        Call it at `next_tick_at`. An early call does no harm.
         """
         now = self._clock()
         self._selection.patience.expire(now)
@@ -239,7 +236,7 @@ class Scheduler:
 
     @property
     def slot_seconds(self) -> Mapping[str, float]:
-        """Slot time by tenant, of leases that have ended, and of slots that were held for wide tickets."""
+        """Tenant -> slot time of ended leases, and of slots that were held for its wide tickets."""
         return self._accounts.slot_seconds
 
     def status(self) -> QueueStatus:
@@ -336,7 +333,7 @@ class Scheduler:
             pool_queue.reservation.end()
 
     def _serve_one(self, pool_queues: Iterable[PoolQueue], now: float) -> bool:
-        """Settle one ticket, at the least busy pool where this is possible. Return False if there is none."""
+        """Settle one ticket, at the pool with most free slots that can. Return False if none can."""
         if len(self._pool_queues) > 1:
             pool_queues = sorted(pool_queues, key=lambda pool_queue: -pool_queue.pool.free)
         return any(self._serve(pool_queue, now) for pool_queue in pool_queues)
@@ -368,9 +365,9 @@ class Scheduler:
     # -- ending waits
 
     def _disown(self, ticket: Ticket) -> None:
-        """End a ticket that its owner will never get, because `on_dispatch` raised.
+        """Release a ticket that its owner will never get, because `on_dispatch` raised.
 
-        It may raise again meanwhile. The caller raises the first error.
+        `on_dispatch` may raise again meanwhile. The caller raises the first error.
         """
         with suppress(Exception):
             self.withdraw(ticket)

@@ -1,14 +1,15 @@
 """Chooses which ticket a pool serves next, and at which of its model's pools.
 
-The first ticket in the order of `admission.fair_order` that fits is next. It gets the free pool where it
+The first ticket that fits, in the order of `admission.fair_order`, is next. It gets the free pool where it
 will probably end first. Pools that differ by less than a quarter count as equally quick, and then the one
 with most free slots is taken. There are three deviations:
 
-* A ticket that needs more than is free reserves the pool, and others pass only if they do not delay it
-  (`admission.pool_reservation`). If it misses only its one slot, no later ticket passes it.
+* A ticket that needs several slots, or more tokens of a shared context than are free, reserves the pool.
+  Others pass it only if they do not delay it (`admission.pool_reservation`). No ticket passes one that waits
+  for a single slot.
 * A ticket may be served at a pool whose cache holds more of its prompt, or wait a moment for that pool
   (`admission.warmth`).
-* A ticket that no pool is wide enough for comes out, too, so that it can be refused.
+* A ticket for which no pool has enough slots is chosen, too, so that the scheduler can refuse it.
 
 This module never awaits and changes no queue. It begins reservations, and notes how many slots they hold.
 """
@@ -46,7 +47,7 @@ class Selection:
         self._limits = limits
 
     def first(self, pool_queue: PoolQueue, now: float) -> Ticket | None:
-        """Return the ticket to settle next at this pool: it fits, or no pool will ever be wide enough.
+        """Return the next ticket of this pool. It fits, or it must be refused because no pool is wide enough.
 
         Reserves the pool for a wide ticket that comes first and does not fit.
         """
@@ -118,7 +119,7 @@ class Selection:
         return None if waits else pool_queue
 
     def still_reachable(self, pool_queue: PoolQueue, ticket: Ticket) -> bool:
-        """Return True if a reservation of this pool for a ticket can still be fulfilled."""
+        """Return True if the ticket can still get its slots from this pool, which it has reserved."""
         pool = pool_queue.pool
         stands_here = pool_queue in self._model_queues[ticket.demand.model].pool_queues
         return stands_here and pool.admitting and pool.width_of(ticket.demand) <= pool.total
@@ -128,7 +129,7 @@ class Selection:
         return self._guesses.at(demand, pool.name) if self._guesses.has_seen(demand, pool.name) else 0.0
 
     def _reach(self, pool: SlotPool, ticket: Ticket, now: float) -> Reach | None:
-        """Return when the pool will have the width of a ticket; None if not before its wait is over."""
+        """Return when the pool will have room for a ticket; None if that is after the ticket's timeout."""
         expected = reach(pool, ticket.demand, now)
         due_at = self._model_queues[ticket.demand.model].due_at(ticket, self._limits())
         return None if expected is None or expected.at > due_at else expected

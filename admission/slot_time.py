@@ -1,17 +1,18 @@
 """The cost of a request: the time of the slots that it holds.
 
-A lease costs its width times the seconds from its grant until its slots are idle again, quarantine included.
-Slots' time is what tenants compete for. A cached prompt, a picture or a stream that was cut short need no
-rule of their own, and `max_tokens` cannot be used to lie about it.
+Tenants compete for the time of slots. So a lease costs its width times the seconds from its grant until its
+slots are idle again, quarantine included. Cached prompts, pictures and streams that are cut short need no
+rules of their own, because they take less or more time. A client cannot lower the cost by a false
+`max_tokens`.
 
 The time is known only at the end, so every clock has two parts:
 
     settled    slot-seconds that have passed: facts
     pending    what running leases are expected to take yet: guesses
 
-A charge starts as a guess. While its slots are held, guess becomes fact (their sum is the larger of the guess
-and the time held so far). At the end the rest of the guess is gone and the fact stays. A lease that was never
-used leaves nothing.
+A charge starts as a guess. While its slots are held, the time that has passed moves from guess to fact.
+(Their sum is the guess, or the time held so far if that is longer.) When the charge closes, the rest of the
+guess is dropped and the fact stays. The charge of a lease that was never used is taken back.
 
 This module is pure; the times are arguments.
 """
@@ -50,7 +51,10 @@ class Clock:
         self.settled = max(self.settled, level)
 
     def closed(self) -> None:
-        """Note that a charge has ended. Rounding errors of guesses end with the last one."""
+        """Note that a charge has ended.
+
+        With the last one, `pending` becomes exactly 0 again: rounding leaves a rest.
+        """
         self.open -= 1
         if not self.open:
             self.pending = 0.0
@@ -69,7 +73,10 @@ class Charge:
         guess: float,
         now: float,
     ) -> None:
-        """Post `guess` slot-seconds as pending. `clocks` are pairs of a clock and the weight that divides."""
+        """Post `guess` slot-seconds as pending.
+
+        `clocks` are pairs: a clock, and the weight that divides for it.
+        """
         self.account = account
         self._clocks = clocks
         self._guess = self._pending = guess
@@ -87,7 +94,7 @@ class Charge:
 
     @property
     def expected_end(self) -> float:
-        """The time at which it probably ends, as known at the last update. It may be past."""
+        """The time at which the charge probably ends, as known at the last update. It may have passed."""
         return self._since + self._pending / max(1, self.slots)
 
     def update(self, now: float) -> None:
@@ -100,7 +107,7 @@ class Charge:
         self._post(passed, max(0.0, self._guess - self.held))
 
     def give_back(self, slots: int, now: float) -> None:
-        """Some slots are idle again. The last one closes the charge."""
+        """Stop charging for slots that are idle again. The charge closes with the last of them."""
         if not self.slots:
             return
         self.update(now)
@@ -112,7 +119,7 @@ class Charge:
         self.give_back(self.slots, now)
 
     def cancel(self) -> None:
-        """The lease was never used: take everything back."""
+        """Take everything back, because the lease was never used."""
         if self.slots:
             self.slots = 0
             self._post(-self.held, self._pending)
@@ -120,7 +127,7 @@ class Charge:
             self._close()
 
     def move(self, account: Account, clocks: Sequence[tuple[Clock, float]]) -> None:
-        """Go on at other clocks. What has passed stays where it was posted."""
+        """Post to other clocks from now on. Time that has passed stays posted to the old ones."""
         self.account = account
         before, self._clocks = self._clocks, clocks
         for clock, weight in before:

@@ -44,15 +44,15 @@ class Ticket:
     ) -> None:
         self.demand = demand
         self.seq = seq
-        """Its number in the order of arrival."""
+        """The ticket's number in the order of arrival."""
         self.enqueued_at = enqueued_at
         self.counts_from = enqueued_at
-        """The time of its arrival by its model queue's clock, which stands still while the model loads."""
+        """The time of arrival by the clock of its model's queue, which stands still while the model loads."""
         self.guess = 0.0
-        """The slot-seconds that it will probably take."""
+        """The slot-seconds that the request will probably take."""
         self.on_settled = on_settled
         self.patient_until: float | None = None
-        """The time until which it declines cold slots; None until it was offered one."""
+        """The time until which the ticket declines cold slots; None before it was offered one."""
         self.state = TicketState.QUEUED
         self.lease: Lease | None = None
         self.refusal: Refusal | None = None

@@ -1,6 +1,6 @@
 """The clock that counts the waits in a model's queue. It stands still while the model loads.
 
-It does so until a known time at the latest, so that no wait is endless. All waits of a queue stand still
+It stands still until a known time at the latest, so that no wait is endless. All waits of a queue stand still
 together, so the ticket that came first also times out first.
 
 This module never awaits and reads no clock.

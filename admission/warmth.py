@@ -1,9 +1,9 @@
-"""Preferring the pool that has a request's prompt in its cache.
+"""Prefers the pool that has a request's prompt in its cache.
 
-A ticket that may have a slot takes a warmer pool instead if it is next there as well. If the warmer pools are
-busy and much of the prompt is cached in one, it may decline the cold slot and wait for a moment. It does so
-once, and only while no other ticket could use the slot: a cache hit saves prompt processing, but an idle slot
-serves nobody.
+A ticket that is next at one pool takes a slot of a warmer pool instead if it is next there as well. If the
+warmer pools are busy and one of them has much of the prompt in its cache, the ticket may decline the cold
+slot and wait for a moment. It may do so once, and only while no other ticket could use the slot: a cache hit
+saves prompt processing, but an idle slot serves no request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Patience:
         return now < ticket.patient_until
 
     def forget(self, ticket: Ticket) -> None:
-        """The ticket has left the queue."""
+        """Forget a ticket that has left the queue."""
         self._tickets.discard(ticket)
 
     def expire(self, now: float) -> None:

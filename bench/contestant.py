@@ -27,7 +27,7 @@ class Contestant:
     name: str
     target: Target
     child: BenchProcess | None = None
-    """For `direct` the upstream itself. None if the benchmark did not start it."""
+    """The process of the gateway (of the upstream for `direct`); None if the benchmark has not started it."""
     fraction: int = 1
     """The gateway gets one in `fraction` of the streams."""
 

@@ -1,4 +1,4 @@
-"""One child process of the benchmark: pinned to its core, logged to a file, gone at the end.
+"""A child process of the benchmark: pinned to its core, logged to a file, gone at the end.
 
 A child ends when this process ends, for whatever reason (parent-death signal). It leads its own process
 group, so that the processes that it starts end with it. A few lines of Python set this up in the child and

@@ -39,7 +39,7 @@ class Tally:
 
 @dataclass(slots=True)
 class StreamExchange:
-    """One request and its answer. Both futures fail when the connection does."""
+    """A request and its answer. Both futures fail when the connection does."""
 
     first_token: asyncio.Future[int]
     """The time of the first token, in nanoseconds of the monotonic clock."""
@@ -64,7 +64,7 @@ def post(target: Target, path: str, body: str) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection; one exchange at a time."""
+    """A connection to a gateway. It carries one exchange at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tally: Tally) -> None:
         self._loop = loop

@@ -15,7 +15,10 @@ _EXPOSED = ("x-request-id", "server-timing", "retry-after", "x-slotgate-reason")
 
 
 class Cors(CORSMiddleware):
-    """Placed outside authentication: a preflight has no key, and pages must be able to read refusals."""
+    """Adds CORS headers.
+
+    It is outside authentication: a preflight has no key, and pages must be able to read refusals.
+    """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
         super().__init__(

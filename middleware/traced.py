@@ -12,7 +12,7 @@ __all__ = ["Traced"]
 
 
 class Traced:
-    """Placed outside the access log, which sets the outcome.
+    """Begins and ends the trace of a request. It is outside the access log, which sets the outcome.
 
     `begin` and the function that it returns must not raise.
     """

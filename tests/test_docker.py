@@ -1,4 +1,4 @@
-"""The files in docker/ say what is true of the project."""
+"""The files in docker/ agree with the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/failures.md and the names of the tests speak of the same numbers."""
+"""docs/failures.md and the names of tests use the same numbers."""
 
 from __future__ import annotations
 

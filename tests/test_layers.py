@@ -110,7 +110,10 @@ def modules_of(*folders: str) -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """`slotgate.gateway.http.errors` -> `http`, `slotgate.admission.pool` -> `admission`."""
+    """Return the room of a module:
+
+    `slotgate.gateway.http.errors` -> `http`, `slotgate.admission.pool` -> `admission`.
+    """
     parts = module.split(".")[1:]
     return parts[1] if parts[0] == "gateway" and len(parts) > 1 else parts[0]
 
@@ -146,7 +149,7 @@ def is_in(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-# -- who imports whom
+# -- imports between rooms
 
 
 def test_every_module_is_in_a_room_of_the_table() -> None:
@@ -179,7 +182,7 @@ def test_only_one_module_of_some_rooms_is_imported() -> None:
 
 
 def test_the_scripted_llama_server_imports_nothing_of_the_gateway() -> None:
-    """So the two cannot agree only because they share code."""
+    """If they shared code, they could agree in a mistake."""
     assert [
         f"{module} imports {name}"
         for module in MODULES
@@ -189,8 +192,8 @@ def test_the_scripted_llama_server_imports_nothing_of_the_gateway() -> None:
     ] == []
 
 
-def test_nothing_imports_the_folders_by_their_own_names() -> None:
-    """`gateway` and `middleware` are names that projects which use slotgate have themselves."""
+def test_no_module_imports_the_folders_by_their_own_names() -> None:
+    """Projects that use slotgate may have packages named `gateway` or `middleware` themselves."""
     assert [
         f"{module} imports {name}"
         for module in MODULES
@@ -291,7 +294,7 @@ def test_every_module_with_public_classes_or_functions_lists_them() -> None:
 
 
 def test_every_module_with_code_reads_its_annotations_as_text() -> None:
-    """So an annotation can name what is defined further down, and costs nothing at import."""
+    """An annotation can then name a class that is defined further down, and costs nothing at import."""
     without = [
         (module, path)
         for module, path in modules_of(*PACKAGES, "bench", "tests").items()
@@ -324,7 +327,7 @@ def test_a_package_exports_what_its_all_names() -> None:
         assert set(getattr(importlib.import_module(package), "__all__", [])) == offered, package
 
 
-# -- what is not done anywhere
+# -- constructions that are not used
 
 
 def test_no_middleware_of_requests_and_responses() -> None:
@@ -332,7 +335,7 @@ def test_no_middleware_of_requests_and_responses() -> None:
 
 
 def test_no_stream_is_cut_into_lines_by_unicode_rules() -> None:
-    """They cut at U+2028 and others, which stand unescaped in JSON strings."""
+    """Such rules cut at U+2028 and others, which stand unescaped in JSON strings."""
     cutters = {"aiter_lines", "iter_lines", "splitlines"}
     assert [
         f"{module}:{node.lineno}"
@@ -343,7 +346,7 @@ def test_no_stream_is_cut_into_lines_by_unicode_rules() -> None:
 
 
 def test_no_state_at_module_level() -> None:
-    """No `global`, no cache, no container that begins empty or is changed."""
+    """Modules have no `global`, no cache, and no container that begins empty or is changed."""
     found: list[str] = []
     for module in MODULES:
         tree = tree_of(module)
@@ -356,7 +359,7 @@ def test_no_state_at_module_level() -> None:
 
 
 def test_no_handle_of_a_loop_is_asked_for_its_time() -> None:
-    """uvloop's cannot always say (see `streaming/alarm.py`), and the loops of most tests can."""
+    """uvloop's handles do not always have one (see `streaming/alarm.py`), but the loops of most tests do."""
     calls = ((module, node) for module in MODULES for node in ast.walk(tree_of(module)))
     asked = [(m, n) for m, n in calls if isinstance(n, ast.Call) and ast.unparse(n).endswith(".when()")]
     assert [f"{module}:{call.lineno}" for module, call in asked] == []
@@ -399,7 +402,7 @@ def changed_in(tree: ast.Module) -> Iterator[str]:
                 yield target.value.id
 
 
-def test_the_check_for_state_sees_what_it_is_to_see() -> None:
+def test_the_check_for_state_finds_state() -> None:
     assert dict(containers_of(ast.parse("A = {}\nB: list[int] = []\nC = Counter()\nD = [1]\nE = f(1)"))) == {
         "A": True,
         "B": True,

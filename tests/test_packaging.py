@@ -80,7 +80,7 @@ def built(kind: str, source: Path, into: Path) -> Path:
 
 
 def contents_of(wheel: Path) -> dict[str, bytes]:
-    """The names of a wheel's files -> what is in them."""
+    """Return name -> content for the files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

@@ -1,4 +1,4 @@
-"""Crowds as gateways see them, over the first minutes: each with a promise and what came of it.
+"""Crowds as gateways see them, over the first minutes: each with a promise and the figure that came of it.
 
 All run on virtual time with the gateway's own scheduler, as the other experiments do.
 """
@@ -96,7 +96,7 @@ def _burst() -> Promise:
 
 
 def _kinds_of_work() -> list[Promise]:
-    """One kind of work: the time that a request holds a slot, and the number of clients of its tenant."""
+    """Run tenants with different kinds of work: a kind is a time per request and a number of clients."""
     kinds = {"agent": (1.6, 8), "chat": (6.0, 8), "completion": (0.3, 8), "embeddings": (0.05, 16)}
     simulation = Simulation(SlotPool("gpu", 4))
     for tenant, (seconds, clients) in kinds.items():

@@ -52,7 +52,7 @@ TENANTS = (
     Tenant("d", 3, 800, misjudged=0.5),
     Tenant("e", 1.5, 3200, misjudged=2.0),
 )
-"""Experiments use the first two, the first three, and so on."""
+"""The tenants. Each experiment uses the first of them: two, three, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Shares:
     tenants: tuple[Tenant, ...]
     hours: tuple[float, ...]
     parts: tuple[tuple[float, ...], ...]
-    """For each tenant its shares at `hours`, of all tokens since the start."""
+    """The shares of each tenant at `hours`, of all tokens since the start."""
 
     def due(self, tenant: Tenant) -> float:
         return tenant.weight / sum(other.weight for other in self.tenants)
@@ -146,7 +146,7 @@ def newcomers(slots: int, *, hooks: int = 25, longest_s: float = 20.0) -> Arriva
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch tenant and interactive tenants that never pause."""
+    """The service of a batch tenant and of interactive tenants that never pause."""
 
     minutes: tuple[float, ...]
     interactive: tuple[int, ...]
@@ -187,7 +187,7 @@ class Queue:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Two slots, both in use, and a queue."""
+    """A scheduler with two slots, both in use, and a queue."""
 
     count: int
     own_tenants: bool
@@ -203,7 +203,7 @@ class _Waiting:
         return self.simulation.submit(f"t{number}" if self.own_tenants else "t", seconds=1.0 + number % 7)
 
     def turn(self, number: int) -> None:
-        """One request arrives, one in the middle gives up, one arrives, one is served.
+        """Withdraw a request from the middle, submit two others, and serve one.
 
         The queue keeps its length.
         """

@@ -1,4 +1,4 @@
-"""Two models that share one place in memory: what part of the time serves requests, and who is refused.
+"""Two models share one place in memory: the part of the time that serves requests, and the refused ones.
 
 The gateway's own scheduler and its own `residency.plan` run on virtual time. Only the loading is simulated.
 """
@@ -72,7 +72,7 @@ class _Swaps:
         return {name: [model.pool] for name, model in self.models.items()}
 
     def keep_asking(self, model: str, seconds: float, pause_s: float) -> None:
-        """A client sends the next request `pause_s` after each answer, or after each refusal."""
+        """Send the next request of a client `pause_s` after each answer or refusal."""
         request = self.simulation.submit(
             f"tenant of {model}",
             model=model,

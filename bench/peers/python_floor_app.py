@@ -25,7 +25,7 @@ _HEAD = (
 
 
 class FloorExchange(asyncio.Protocol):
-    """One request and its answer."""
+    """The exchange of a request and its answer."""
 
     def __init__(self, request: bytes) -> None:
         self.status = 0

@@ -49,6 +49,6 @@ class OperatorActions:
     """All actions that this gateway offers to its operators."""
 
     backends: BackendActions | None = None
-    """None if backends cannot be acted on; then these endpoints do not exist."""
+    """The actions on backends. None if no backend can be acted on; then these endpoints do not exist."""
     reload: Callable[[], Awaitable[ReloadReport]] | None = None
     """Reads the configuration again. Raises `SettingsError`. None if there is no configuration file."""

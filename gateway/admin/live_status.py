@@ -1,6 +1,6 @@
 r"""Live snapshots of the gateway for the dashboard: built twice a second, once for all subscribers.
 
-    gateway --tick--> snapshot --> delta frame (what is new since the last tick) --+--> subscriber
+    gateway --tick--> snapshot --> delta frame (the changes since the last tick) --+--> subscriber
                               \-> full frame (for those that missed a tick) -------+--> subscriber
 
 A subscriber is notified of a new snapshot and takes the latest one when it can. A subscriber that does not
@@ -35,7 +35,7 @@ _MAX_REQUESTS: Final = 50
 
 
 class Subscriber:
-    """One open event stream."""
+    """Passes the latest snapshots to one event stream."""
 
     def __init__(self, live_status: LiveStatus, on_close: Callable[[], None]) -> None:
         """`on_close` is called when no more frames will come."""

@@ -29,7 +29,10 @@ _TOO_MANY_VALUES = (
 
 
 class JsonBodyCodec:
-    """One object for all endpoints, so that their big bodies wait for each other."""
+    """Parses and edits bodies.
+
+    All endpoints share one codec, so that their big bodies wait for each other.
+    """
 
     def __init__(self) -> None:
         self._big = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Bounds on what a JSON text makes of its bytes, checked before it is parsed.
+"""Limits the containers and values of a JSON text, before it is parsed.
 
 A parser needs the same time for `[]` as for a long string, and much more memory than the text has. So a text
 of some megabytes that is all brackets would hold the event loop for seconds. Brackets and commas inside

@@ -35,7 +35,7 @@ class RequestOptions:
     batch: bool = False
     """The request asks for the priority `batch`. A header can lower a tenant's priority, never raise it."""
     session: bytes = b""
-    """The client's name for the conversation; empty: it gave none."""
+    """The client's name for the conversation; empty if it gave none."""
     keepalive: KeepAlive | None = None
     """The form of keep-alives; None: as the settings say."""
     supersede_key: bytes = b""

@@ -35,7 +35,7 @@ class ParsedRequest:
 
 
 class RequestReader:
-    """One reader serves all endpoints, so that their big bodies are parsed one at a time."""
+    """Reads request bodies. All endpoints share one reader, so that big bodies are parsed one at a time."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings

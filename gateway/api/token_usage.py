@@ -4,7 +4,8 @@ Four rules keep the counts right on every ending:
 
 * The last statement counts. A backend may state running counts in every chunk; `message_start` on
   `/v1/messages` states an output of 0 tokens that grows.
-* Unknown is not zero. A count that nothing has stated is None, and whoever books the request estimates it.
+* Unknown is not zero. A count that the backend has not stated is None, and `forwarding/books.py` estimates
+  it.
 * A stream that ended early is counted by the deltas that passed, or by the running count if that is higher.
 * An answer of several choices or prompts consists of parts. llama-server states the counts of each part in
   that part's last chunk of a stream, but only those of the first part in an answer that is no stream. The
@@ -35,7 +36,7 @@ _NOTHING, _PROGRESS, _NATIVE, _TIMINGS, _USAGE = range(5)
 
 @dataclass(slots=True)
 class _Part:
-    """The counts that were stated for one part of an answer. None: not stated yet."""
+    """The counts that were stated for one part of an answer. A count is None before it is stated."""
 
     prompt: int | None = None
     cached: int = 0
@@ -58,7 +59,10 @@ class _Part:
 
 
 class TokenUsage:
-    """`choices` answers to each of `prompts` prompts. `deltas` counts the output chunks that have passed."""
+    """The token counts of a request with `choices` answers to each of `prompts` prompts.
+
+    `deltas` counts the output chunks that have passed.
+    """
 
     __slots__ = (
         "_choices",
@@ -190,7 +194,7 @@ class TokenUsage:
         self.settle()
 
     def settle(self) -> None:
-        """The answer has ended as a success: what was stated is final."""
+        """Note that the answer has ended as a success, so that the stated counts are final."""
         self.finished = True
 
     # -- mechanism
@@ -238,7 +242,7 @@ class TokenUsage:
 
 
 def _stated_in(answer: dict[str, Any]) -> _Part | None:
-    """The counts that a chunk or an answer states; None if it states none."""
+    """Return the counts that a chunk or an answer states, or None if it states none."""
     usage = answer.get("usage")
     for name in _AROUND:
         inner = answer.get(name)
@@ -285,7 +289,7 @@ def _details(usage: dict[str, Any], names: tuple[str, ...]) -> Iterator[dict[str
 
 
 def _index_of(chunk: dict[str, Any]) -> int | None:
-    """The part of the answer that a chunk belongs to; None if the chunk does not say."""
+    """Return the part of the answer that a chunk belongs to, or None if the chunk does not say."""
     choices = chunk.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         index = choices[0].get("index")
@@ -295,7 +299,7 @@ def _index_of(chunk: dict[str, Any]) -> int | None:
 
 
 def _text_length(value: object) -> int:
-    """Characters of all texts inside a choice: content, reasoning, arguments of tool calls."""
+    """Return the characters of all texts of a choice: content, reasoning, arguments of tool calls."""
     length, left = 0, [value]
     while left:
         inner = left.pop()
@@ -309,7 +313,10 @@ def _text_length(value: object) -> int:
 
 
 def _proportional(tokens: int, choice: object, reference: object) -> int:
-    """The tokens of a choice, by those of another one. Both have the same limit, which both may reach."""
+    """Estimate the tokens of a choice from those of another one.
+
+    Both have the same limit, which both may reach.
+    """
     if _stopped_by_limit(choice) and _stopped_by_limit(reference):
         return tokens
     length, of_length = _text_length(choice), _text_length(reference)

@@ -93,7 +93,7 @@ class Operators:
         return None
 
     def sign_in(self, scope: Scope, key: bytes) -> bytes:
-        """Open a session, close the one that the browser had, and return the new `set-cookie`.
+        """Open a session, close the browser's earlier session, and return the new `set-cookie`.
 
         Raises `ClientError` 401 for a wrong key, and `CapacityError` 429 after too many of them.
         """

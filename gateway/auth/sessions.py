@@ -17,13 +17,13 @@ __all__ = ["LIFETIME_S", "MOST_SESSIONS", "Session", "Sessions"]
 LIFETIME_S: Final = 12 * 3600.0
 """Seconds from the sign-in. Use of the session does not extend it."""
 MOST_SESSIONS: Final = 32
-"""Open at a time. One more closes the oldest."""
+"""The number of sessions that may be open at a time. Another sign-in closes the oldest one."""
 _ID_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One sign-in."""
+    """A session that a sign-in has opened. Times are seconds of the clock that `Sessions` was given."""
 
     key_digest: bytes = field(repr=False)
     ends_at: float

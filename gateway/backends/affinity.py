@@ -2,10 +2,10 @@
 
 A prompt has a `PromptPrefix`: a hash for each of its beginnings (`api/prompt_prefix.py`). Each backend
 remembers the beginnings that it served lately. The next turn of a conversation repeats the last one and adds
-to it, so the backend that knows its longest beginning is the warm one. A session that the client names counts
-as a beginning of any length.
+to it, so the backend that knows the longest of its beginnings is the warm one. If the client names a session,
+the session counts as the longest beginning.
 
-Nothing here decides anything: admission weighs warmth against free slots.
+This module decides nothing: admission weighs warmth against free slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SESSION_BYTES = 1 << 30
 
 
 class Affinity:
-    """Backends are named by their pools."""
+    """Remembers the beginnings of prompts by pool name."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered

@@ -1,4 +1,4 @@
-"""One llama-server as the gateway knows it: its address, its slots and its state.
+"""A llama-server as the gateway knows it: its address, its slots and its state.
 
 The state follows from `BackendFacts` (see `state.py`). The methods of this class change one fact each,
 compute the state anew and tell the observers.
@@ -78,7 +78,7 @@ class Backend:
         self._control = UpstreamTransport(address, connect_timeout_s=connect_timeout_s, keep_idle=False)
         self.pool = SlotPool(pool_name or name, slots or 0, shared=shared, admitting=False)
 
-        # The state, and what it follows from
+        # The state, and the facts that it follows from
         self._facts = BackendFacts()
         self.circuit = CircuitBreaker()
         self.state = backend_state(self._facts)
@@ -93,12 +93,12 @@ class Backend:
         self.process_changes = 0
         """Counts starts and ends of the process. An answer that was asked of an older process is outdated."""
 
-        # What the configuration or the backend itself says
+        # Facts from the configuration or from the backend itself
         self.fixed_slots = slots
         self.kv_unified = kv_unified
-        """The setting that says if its slots share one context; None: find it out."""
+        """The setting that says if its slots share one context. None if it is to be found out."""
         self.process_kv_unified: bool | None = None
-        """True if its process shares one context between slots, by its command or its log; None: unknown."""
+        """True if its slots share one context, by the command or the log of its process. None if unknown."""
         self.n_ctx: int | None = None
         """Context of one slot, in tokens."""
         self.n_ctx_train: int | None = None
@@ -112,11 +112,11 @@ class Backend:
         """True while its streams state token counts although no usage chunk was asked for."""
 
         self.on_change: Final[list[StateObserver]] = list(on_change)
-        """Called when the state, the number of slots or the shared context has changed."""
+        """Observers, called when the state, the number of slots or the shared context has changed."""
         self.on_process_change: Final[list[StateObserver]] = []
-        """Called when its process has started to serve, serves no more, or lies still."""
+        """Observers, called when its process has begun to serve, serves no more, or has been stopped."""
         self.on_restart: Final[list[StateObserver]] = list(on_restart)
-        """Called when its process is a new one, so that its KV cache is empty."""
+        """Observers, called when its process is a new one, whose KV cache is empty."""
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {self.state.value} {self.pool!r}>"
@@ -132,7 +132,7 @@ class Backend:
         """The reasons why it is not ready, or why abandoned slots stay out longer."""
         held = ""
         if self._facts.drained:
-            held = "drained by order"
+            held = "drained by an operator"
         elif self._facts.leaving:
             held = "its process is about to be stopped"
         unread = f"/slots cannot be read: {self.slots_failure}" if self.slots_failure else ""
@@ -157,7 +157,7 @@ class Backend:
         self._update(replace(self._facts, health=health))
 
     def set_drained(self, drained: bool) -> None:
-        """Give it no new requests because an operator says so, or give it requests again."""
+        """Drain it, so that it gets no new requests, or end the drain."""
         self._update(replace(self._facts, drained=drained))
 
     def set_leaving(self, leaving: bool) -> None:
@@ -165,13 +165,13 @@ class Backend:
         self._update(replace(self._facts, leaving=leaving))
 
     def set_may_load(self, may_load: bool) -> None:
-        """Say if its process, once stopped, is started again without an operator."""
+        """Set whether a stopped process is started again without an operator's order."""
         self._update(replace(self._facts, may_load=may_load))
 
     def wait_for_place(self, until: float | None) -> None:
-        """Say that requests wait for a place for its process, until this time without a time-out, or do not.
+        """Set the time until which requests may wait for a place in memory for it; None if none waits.
 
-        A process that starts or loads has its own limit of time.
+        These waits do not time out before. A process that starts or loads has its own limit of time.
         """
         if not self.state.is_coming and (until is None) is not (self.pool.loading_until is None):
             self.pool.loading_until = until
@@ -197,7 +197,7 @@ class Backend:
             observer(self)
 
     def answered(self) -> None:
-        """Note that a request had an event, or a complete answer, even an error."""
+        """Note that a request got an event or a complete answer. An error is an answer, too."""
         was_closed = self.circuit.state is CircuitState.CLOSED
         self.circuit.answered()
         if not was_closed:
@@ -209,7 +209,7 @@ class Backend:
         self._update(self._facts)
 
     def look_at_circuit(self) -> None:
-        """Let one request try if the circuit breaker was open long enough."""
+        """Let one request through as a trial if the circuit breaker was open long enough."""
         if self.circuit.retry_at is not None:
             self.circuit.rested(asyncio.get_running_loop().time())
             self._update(self._facts)
@@ -221,7 +221,7 @@ class Backend:
             observer(self)
 
     def _update(self, facts: BackendFacts, *, adopts: bool = False) -> None:
-        """Compute the state. `adopts`: the process was unknown until now, so any state may follow."""
+        """Compute the state. `adopts` allows any state, because the process was unknown until now."""
         self._facts = facts
         before, after = self.state, backend_state(self.facts)
         self.pool.on_trial = self.circuit.state is CircuitState.HALF_OPEN
@@ -260,7 +260,7 @@ class Backend:
         kv_unified: bool | None,
         connect_timeout_s: float,
     ) -> None:
-        """Take settings that may change while requests run. The caller has admission look again."""
+        """Apply settings that may change while requests run. The caller then calls `Scheduler.dispatch`."""
         self.api_key = api_key
         self._requests = RequestBuilder(self.base_url, api_key)
         self.fixed_slots = slots
@@ -290,7 +290,7 @@ class Backend:
             self.pool.total, self.pool.context = total, context
             self._tell()
 
-    # -- what is sent to it
+    # -- requests to it
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
         """Return one of its own pages, read whole. Raises `httpx.TransportError`, also if it is too big.

@@ -3,9 +3,9 @@
     CLOSED --TRIPS_AFTER in a row--> OPEN --REST_S--> HALF_OPEN --an event--> CLOSED
                                        ▲------ none in time ------'
 
-Only streams without an event in time count. An error is an answer. An answer that is not a stream begins only
-when all of it is made, so its silence says nothing. No extra request is sent as a test: in HALF_OPEN the next
-client request is the trial, one at a time.
+Only streams count, and only if no event comes in time. An error is an answer, too. An answer that is not a
+stream begins when all of it is generated, so its silence says nothing. No extra request is sent as a test: in
+HALF_OPEN the next client request is the trial, and only one runs at a time.
 
 This module never awaits; the time is passed in.
 """
@@ -44,7 +44,7 @@ class CircuitBreaker:
 
     @property
     def retry_at(self) -> float | None:
-        """The time from which `rested` half-opens it; None if it is not open."""
+        """The time from which `rested` half-opens the breaker; None if it is not open."""
         return self._opened_at + REST_S if self.state is CircuitState.OPEN else None
 
     def answered(self) -> None:

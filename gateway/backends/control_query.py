@@ -16,11 +16,11 @@ from slotgate.gateway.backends.backend import Backend
 __all__ = ["OutdatedAnswerError", "json_object", "json_of", "query"]
 
 ASK_S = 5.0
-"""The time limit for a whole answer. Without it a body that drips would hold up the caller's loop."""
+"""The time limit for a whole answer. Without it a body that comes byte by byte would hold up the caller."""
 
 
 class OutdatedAnswerError(Exception):
-    """The process that was asked is not the one that runs now."""
+    """The answer came from a process that has been replaced by another one."""
 
 
 async def query(backend: Backend, path: str) -> httpx.Response:

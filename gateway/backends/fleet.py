@@ -41,9 +41,9 @@ class Fleet:
         self._monitors: dict[str, HealthMonitor] = {}
         self.probers: dict[str, SlotProber] = {}
         self._erasers: dict[str, SlotEraser] = {}
-        """Backend name -> eraser, where slots are numbered. Such a backend is ours: it is never retired."""
+        """Backend name -> eraser, for backends that number their slots. A reload never retires these."""
         self._retired: set[Backend] = set()
-        """Backends that the configuration no longer has, and whose last requests still run."""
+        """Backends that the configuration no longer has, but whose last requests still run."""
         self._serving: dict[str, Backend] = {}
         """Pool name -> backend, the retired ones included."""
         self._pools = itertools.count(1)
@@ -147,7 +147,10 @@ class Fleet:
             idle()
 
     async def _close(self, backend: Backend, watchers: Iterable[HealthMonitor | SlotProber]) -> None:
-        """Close a retired backend. Its last request has ended; what the client still reads is buffered."""
+        """Close a retired backend, because its last request has ended.
+
+        A slow client reads the rest from a buffer.
+        """
         self._retired.discard(backend)
         self._serving.pop(backend.pool.name, None)
         self.affinity.forget(backend.pool.name)
@@ -189,7 +192,7 @@ class Fleet:
         return self._serving[pool_name]
 
     def request_load(self, model: str) -> None:
-        """Note the demand of a request that needs no slot: the loader then loads this model if it can."""
+        """Note that a slot-free request needs this model. The loader then loads it if it can."""
         self._load_requests[model] = asyncio.get_running_loop().time()
         self._scheduler.dispatch()
 
@@ -239,7 +242,7 @@ class Fleet:
 
 
 def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
-    """Return True if both are the same llama-server, whose models are found out in the same way."""
+    """Return True if both are the same llama-server and its models are found out in the same way."""
     return (
         after is not None
         and (before.url, before.command) == (after.url, after.command)

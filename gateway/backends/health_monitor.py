@@ -1,9 +1,9 @@
-"""Watches one backend: is it there, is its model loaded, and what does it serve?
+"""Watches one backend: finds out if it is reachable, if its model is loaded, and which models it serves.
 
 Every `health_interval_s` the monitor asks for /health and /props, which neither disturb a busy llama-server
-nor wake a sleeping one. Before the first grant it has /slots asked once: the requests of a gateway that was
-killed may still be in them. It asks for /v1/models when the backend becomes ready. A process that the gateway
-runs reports its own start, and is asked only once it is ready.
+nor wake a sleeping one. Before the first grant it makes the prober ask for /slots once: requests of a gateway
+that was killed may still use slots. It asks for /v1/models when the backend becomes ready. A process that the
+gateway runs reports its own start, and is asked only once it is ready.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIVE_S = 35.0
 """A stream that brought something this recently proves that its backend lives: llama-server pings a silent
 stream every 30 s."""
 MAX_SLOTS = 4096
-"""A backend that says that it has more slots is not believed: every slot is looked at one by one."""
+"""A backend that states more slots than this is not believed, because every slot is looked at one by one."""
 MAX_CONTEXT = 2**31 - 1
 """llama-server's own limit: it counts tokens in 32 bits."""
 _RETRY_S = 0.2
@@ -36,7 +36,11 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class HealthMonitor:
-    """`prober` is told when the model sleeps. `ask_models`: the models of the backend are not configured."""
+    """Watches one backend.
+
+    `prober` is told when the model sleeps. `ask_models` is True if the models of the backend are not
+    configured.
+    """
 
     def __init__(self, backend: Backend, prober: SlotProber, *, interval_s: float, ask_models: bool) -> None:
         self._backend = backend
@@ -45,7 +49,7 @@ class HealthMonitor:
         self._ask_models = ask_models
         self._misses = 0
         self._delivered_at: float | None = None
-        """The last time when streams were seen to have brought something."""
+        """The last time at which streams were seen to have delivered bytes."""
         self._refused = False
         """True if a connection was refused since the last good answer, so the old process has ended."""
         self._looked_at_slots = False
@@ -125,7 +129,7 @@ class HealthMonitor:
         asked_at = asyncio.get_running_loop().time()
         answer = await query(backend, "/props")
         if answer.status_code in (401, 403):
-            refuses, wants = "it refuses the gateway's key", "it wants a key, and none is configured"
+            refuses, wants = "it refuses the gateway's key", "it needs a key, and none is configured"
             self._missed(refuses if backend.api_key else wants)
             return
         props = json_object(answer)
@@ -150,7 +154,7 @@ class HealthMonitor:
         backend.observe(LastHealth.GOOD)
 
     async def _look_at_slots(self) -> None:
-        """Find out which slots are busy already, unless the process is the gateway's own and so is new."""
+        """Find out which slots are busy already. A process that the gateway has just started has none."""
         if self._backend.facts.process is None:
             await self._prober.look()
         self._looked_at_slots = True

@@ -1,7 +1,8 @@
 """The gateway's own list of models: public names, aliases, and which backends serve what.
 
-A public name comes from a `[[model]]` table, from a backend's `models`, or from what a backend says it
-serves; there a path becomes the name of its file, because no path of the machine leaves the gateway.
+A public name comes from a `[[model]]` table, from a backend's `models`, or from the backend's own answer. If
+a backend answers with a path, only the name of the file is used, because no path of the machine leaves the
+gateway.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ServedModel:
     name: str
     aliases: tuple[str, ...] = ()
     upstream_name: str | None = None
-    """The name that the backend uses; None: the name that the client wrote."""
+    """The name that the backend uses. None if it is the name that the client wrote."""
     backends: list[Backend] = field(default_factory=list)
 
 
@@ -36,7 +37,7 @@ class ModelCatalogue:
     def __init__(self, configured: Iterable[ModelSettings] = ()) -> None:
         self._configured = tuple(configured)
         self._backends: dict[Backend, tuple[str, ...]] = {}
-        """Backend -> the public names that it is configured to serve; empty: the backend is asked."""
+        """Backend -> its configured public names. Empty if the backend is asked for its models."""
         self.models: dict[str, ServedModel] = {}
         self._by_any_name: dict[str, ServedModel] = {}
 
@@ -47,7 +48,7 @@ class ModelCatalogue:
         self._configured = tuple(models)
 
     def add(self, backend: Backend, names: tuple[str, ...] = ()) -> None:
-        """Add a backend. With `names` it serves exactly these public names, whatever it says itself."""
+        """Add a backend. With `names` it serves exactly these public names, whatever its own answer says."""
         self._backends[backend] = names
 
     def remove(self, backend: Backend) -> None:
@@ -105,7 +106,7 @@ class ModelCatalogue:
             backend.name for backend, names in self._backends.items() if not names and not backend.models
         ]
         if silent:
-            message = f"the backend {silent[0]} has not said yet what it serves"
+            message = f"the backend {silent[0]} has not reported its models yet"
             raise CapacityError(503, "no_backend", message, retry_after_s=2.0)
 
     def _only_one(self, tenant: TenantIdentity) -> ServedModel:
@@ -118,7 +119,7 @@ class ModelCatalogue:
 
 
 def public_name(said: str) -> str:
-    """Return a backend's name of a model without the path and the ending of its file."""
+    """Return the public name for a backend's own name: without the path and the ending of the file."""
     path = PureWindowsPath(said)  # which takes both kinds of slash
     return path.name.removesuffix(".gguf") if path.suffix == ".gguf" or path.root or path.drive else said
 

@@ -1,8 +1,9 @@
 """Estimates the number of tokens in a prompt from its size. The rates are learnt for each model.
 
 There are two estimates. `expected` is the likely number, for limits and records. It uses running means.
-`at_most` is a number that is seldom exceeded, for backends whose slots share one context. There, an estimate
-that is too small ends all running requests. It uses the densest recent prompts, whose weight decays slowly.
+`at_most` is a number that is seldom exceeded. It is for backends whose slots share one context, where an
+estimate that is too small ends all running requests. It follows the prompts with most tokens per byte, and
+forgets them slowly.
 
 A picture counts as a bounded number of tokens, which is learnt from prompts with pictures.
 """
@@ -18,7 +19,7 @@ __all__ = ["PromptSizes"]
 EXPECTED_PER_BYTE = 0.25
 """Tokens per byte before anything is learnt: one token for four letters of English."""
 MOST_PER_BYTE = 0.5
-"""Tokens per byte for the upper bound: as in code, or in a language that the model knows less well."""
+"""Tokens per byte for the upper bound, as for code or for a language that the model knows less well."""
 EXPECTED_PER_PICTURE = 800.0
 MOST_PER_PICTURE = 2048.0
 _PICTURE_BOUNDS = (16.0, 8192.0)
@@ -30,9 +31,9 @@ _LEAST_EXPECTED_PER_BYTE = 0.02
 _SMOOTHING = 0.1
 _MARGIN = 1.1
 TEMPLATE = 64
-"""Tokens that the model's template puts around the messages; part of the upper bound."""
+"""Tokens that the chat template puts around the messages. They are part of the upper bound."""
 _LEAST_BYTES = 256
-"""Shorter texts teach nothing, because most of their tokens come from the template."""
+"""The size from which a text teaches something. Most tokens of a shorter one come from the template."""
 
 
 @dataclass(slots=True)

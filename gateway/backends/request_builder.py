@@ -16,7 +16,10 @@ __all__ = ["RequestBuilder"]
 
 
 class RequestBuilder:
-    """Builds requests for one address and key. A backend that gets another of them gets a new builder."""
+    """Builds requests for one address and key.
+
+    If the backend gets another address or key, it gets a new builder.
+    """
 
     def __init__(self, base_url: httpx.URL, api_key: str | None) -> None:
         self._base_url = base_url

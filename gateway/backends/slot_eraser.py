@@ -1,9 +1,9 @@
 """Erases what isolated requests have left in the slots of one backend, before another request gets them.
 
 `POST /slots/{n}?action=erase` is a task in llama-server's own queue. It runs after the slot's current work,
-so the eraser need not wait for that work. Its answer counts as a result in llama-server, as every answer
-does, and may keep abandoned work alive for a second more. A slot that cannot be erased stays out of use until
-a later attempt succeeds or the process is replaced.
+so the eraser need not wait for that work. In llama-server every answer counts as a result, so this one may
+keep abandoned work alive for another second. A slot that cannot be erased stays out of use until a later
+attempt succeeds or the process is replaced.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slotgate.gateway.backends.backend import Backend
 __all__ = ["SlotEraser"]
 
 ASK_S = 30.0
-"""Seconds that one erasing may take. A batch of a long prompt may be in front of it."""
+"""The time limit for one erasure. It may have to wait for a batch of a long prompt."""
 AGAIN_S = 2.0
-"""Seconds between attempts."""
+"""The pause between two attempts."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 class SlotEraser:
-    """`on_slots` is called when a slot may be used again."""
+    """Erases the slots of one backend. `on_slots` is called when a slot may be used again."""
 
     def __init__(self, backend: Backend, on_slots: Callable[[], None]) -> None:
         self._backend = backend
@@ -68,7 +68,7 @@ class SlotEraser:
         return True
 
     async def _erase(self, number: int) -> str:
-        """Return the reason why it failed, or an empty string."""
+        """Erase the slot. Return the reason if that failed, or an empty string."""
         try:
             async with asyncio.timeout(ASK_S):
                 answer = await self._backend.ask(f"/slots/{number}?action=erase", method="POST")

@@ -1,12 +1,12 @@
 """Verified release: asks a backend for /slots until its quarantined slots are idle again.
 
-A request that ended early may still be at work in its slot. Such a slot is in quarantine (see
-`admission.quarantine`), which says when /slots may be asked: more frequent queries keep abandoned work alive.
-An answer without a list of slots changes nothing at first.
+A request that ended early may still be at work in its slot, so the slot is in quarantine. The quarantine says
+when /slots may be asked (see `admission.quarantine`), because more frequent queries keep abandoned work
+alive. An answer without a list of slots changes nothing at first.
 
-No slot waits for ever for an answer. If no answer has shown anything of a slot for `quarantine_max_s`,
-because /slots is not served, refused, broken or silent, the slot is given out again as soon as /health is
-good. The log says once that /slots cannot be read, and why.
+No slot waits for ever. It may happen that /slots is not served, is refused, is broken or does not answer. If
+no answer has shown a slot for `quarantine_max_s`, the slot may be granted again as soon as /health is good.
+The log says once that /slots cannot be read, and why.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from slotgate.gateway.backends.state import LastHealth
 __all__ = ["SlotProber"]
 
 ASLEEP_S = 1.5
-"""A request that was closed this long before llama-server said that it sleeps is not on its way there."""
+"""A request closed this many seconds before llama-server reported its sleep cannot arrive there any more."""
 log = structlog.stdlib.get_logger(__name__)
 
 
 class SlotProber:
-    """`on_slots` is called when slots may have become free."""
+    """Asks one backend for its slots. `on_slots` is called when slots may have become free."""
 
     def __init__(self, backend: Backend, *, quarantine_max_s: float, on_slots: Callable[[], None]) -> None:
         self.slots_served = True
@@ -87,7 +87,7 @@ class SlotProber:
             self._asleep = False
 
     def _state_changed(self, _: Backend) -> None:
-        """Look again: a slot may have waited only for the health to be good."""
+        """Look again, because a slot may have waited only for the health to become good."""
         if self._backend.pool.expires_at(self._quarantine_max_s) is not None:
             self._wake.set()
 
@@ -122,9 +122,9 @@ class SlotProber:
 
     @property
     def _expires_at(self) -> float | None:
-        """The time at which a slot is given out without an answer.
+        """The time at which a slot is granted again without an answer.
 
-        None while answers come, or the health is not good.
+        None while answers come, or while the health is not good.
         """
         is_good = self._backend.facts.health is LastHealth.GOOD
         is_blind = bool(self.failure) or self._asleep
@@ -139,9 +139,9 @@ class SlotProber:
         self._on_slots()
 
     async def look(self) -> None:
-        """Ask once, before the first grant, which slots are busy with requests of others.
+        """Ask once, before the first grant, which slots are busy with other programs' requests.
 
-        A gateway that was killed leaves its requests in the slots. They count as foreign work while it lasts.
+        A gateway that was killed leaves its requests in the slots. They count as foreign work while they run.
         """
         await self._ask()
 
@@ -184,7 +184,7 @@ class SlotProber:
     def _note(self, failure: str) -> None:
         """Log that /slots cannot be read any more, or can be read again."""
         if failure and not self.failure:
-            limit = f"an abandoned slot stays out for {self._quarantine_max_s:g} s"
+            limit = f"an abandoned slot stays out of use for {self._quarantine_max_s:g} s"
             log.warning("cannot read /slots", backend=self._backend.name, reason=failure, so=limit)
         self.failure = failure
         self._backend.slots_failure = failure
@@ -193,7 +193,9 @@ class SlotProber:
 def _fault(answer: httpx.Response) -> str:
     if answer.status_code in (404, 501):
         return f"it is not served ({answer.status_code})"
-    return "it has no list of slots" if answer.status_code == 200 else f"it is answered {answer.status_code}"
+    if answer.status_code == 200:
+        return "it has no list of slots"
+    return f"it was answered with status {answer.status_code}"
 
 
 def _is_due(at: float | None, now: float) -> bool:

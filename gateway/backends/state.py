@@ -1,8 +1,8 @@
-"""The lifecycle of a backend: one state, computed from all that is known of the backend.
+"""The lifecycle of a backend: one state, computed from all facts about the backend.
 
-`BackendFacts` holds what is known: the state of its process (where the gateway runs it), the last health
-check, two holds, and the circuit breaker. `backend_state` is the only place that turns facts into a state.
-Everything else asks the state: may it admit, is it coming, is it gone?
+`BackendFacts` holds the facts: the state of its process (if the gateway runs it), the last health check, two
+holds, and the circuit breaker. `backend_state` is the only function that turns facts into a state. Other code
+asks the state only, for example if it admits, is coming or is gone.
 
     state         shown as           meaning
     STARTING      starting           it was not asked yet, or its process does not listen yet
@@ -18,14 +18,14 @@ Everything else asks the state: may it admit, is it coming, is it gone?
     UNLOADED      stopped            its process is not loaded and is loaded again when it is needed
     STOPPED       stopped            its process is not loaded and stays so until an operator acts
 
-Only READY admits. A BUSY backend gets no new requests, because a request that is sent to a backend that does
-not answer waits where the queue does not show it. In the queue it keeps its place and its keep-alives, may go
-to another backend, and is granted as soon as the health check is answered.
+Only READY admits. A BUSY backend gets no new requests, because a request that is sent to it would wait
+unseen. In the queue the request keeps its place and its keep-alives and may go to another backend. It is
+granted as soon as the health check is answered.
 
-`TRANSITIONS` allows what one change of one fact can cause, and nothing else: a loaded process does not become
-unloaded without STOPPING, and a stopped one starts before it is ready. A test derives the table from the
-facts. A forbidden transition is a fault of this program. `Backend` logs it and goes on with the new state,
-because the facts are true whatever the table says; in the tests it is a failure.
+`TRANSITIONS` allows the transitions that a change of one fact can cause, and nothing else: a loaded process
+does not become unloaded without STOPPING, and a stopped one starts before it is ready. A test derives the
+table from the facts. A forbidden transition is a fault of this program. `Backend` logs it and goes on with
+the new state, because the facts are true whatever the table says; in the tests it is a failure.
 
 This module never awaits and holds no state.
 """
@@ -154,17 +154,17 @@ _LABELS: Final[Mapping[BackendState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """All that the state of a backend depends on."""
+    """The facts on which the state of a backend depends."""
 
     process: ProcessState | None = None
     """The state of its process; None for a llama-server that the gateway does not run."""
     health: LastHealth = LastHealth.NOT_ASKED
     drained: bool = False
-    """An operator wants it to get no new work."""
+    """True if an operator has drained it, so that it gets no new requests."""
     leaving: bool = False
-    """Its process is about to be stopped, so it gets no new work."""
+    """True if its process is about to be stopped, so that it gets no new requests."""
     may_load: bool = True
-    """A stopped process is started again without an operator."""
+    """True if a stopped process is started again without an operator."""
     circuit: CircuitState = CircuitState.CLOSED
 
     @property
@@ -174,7 +174,7 @@ class BackendFacts:
 
     @property
     def loads(self) -> bool:
-        """Return True while the process or its model is on the way, whatever holds or circuit say."""
+        """Return True while the process or its model starts, whatever the holds or the circuit say."""
         match self.process:
             case ProcessState.STARTING | ProcessState.LOADING | ProcessState.BACKOFF:
                 return True
@@ -190,7 +190,7 @@ def backend_state(facts: BackendFacts) -> BackendState:
 
 
 def _state_without_service(facts: BackendFacts) -> BackendState | None:
-    """Return the state of a backend whose process does not serve or that is to get no new requests."""
+    """Return the state if the process does not serve, or if no new requests are allowed; else None."""
     if facts.process is ProcessState.STOPPED:
         comes_back = facts.may_load and not facts.drained
         return BackendState.UNLOADED if comes_back else BackendState.STOPPED
@@ -207,7 +207,7 @@ def _state_of_service(facts: BackendFacts) -> BackendState:
     if facts.circuit is CircuitState.OPEN:
         return BackendState.SILENT
     if facts.health is LastHealth.NOT_ASKED and facts.process is ProcessState.READY:
-        return BackendState.LOADING  # as its process was a moment ago
+        return BackendState.LOADING  # the process was LOADING a moment ago
     return _BY_HEALTH[facts.health]
 
 

@@ -1,1 +1,1 @@
-"""One request, from its place in the queue to its end."""
+"""Forwards requests, each from its place in the queue to its end."""

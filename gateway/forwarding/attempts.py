@@ -1,4 +1,4 @@
-"""The attempts of one request: get a lease, ask its backend, and ask once more if nothing was begun there."""
+"""The attempts of one request: get a lease, ask its backend, and retry once if that backend did not begin."""
 
 from __future__ import annotations
 

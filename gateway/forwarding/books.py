@@ -9,8 +9,8 @@
 | the backend refused it, for a fault of the client's               | 1        | 0                   |
 | anything else: finished, cut short, left by its client, cancelled | 1        | prompt + completion |
 
-A prompt whose tokens nobody stated counts as estimated. The usage record, the metrics, the log and the limits
-all read the same numbers from the request's context.
+A prompt whose tokens the backend has not stated counts as estimated. The usage record, the metrics, the log
+and the limits all read the same numbers from the request's context.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class BookEntry:
     expected_prompt: float
     """Estimated prompt tokens, for a prompt whose count is never stated."""
     lease: Lease | None = None
-    """The last lease that the request got."""
+    """The last lease that the request got; None before the first one."""
     answer_limit: int | None = None
-    """The tokens that each answer may have, where the tenant's day leaves fewer than the request asks for."""
+    """The limit of tokens for each answer, if the tenant's day leaves fewer than the request asks for."""
     failure: GatewayError | None = None
-    """The error that the request ended with, also if it was told inside a stream."""
+    """The error with which the request ended, also if it was sent inside a stream."""
 
     @property
     def charge(self) -> Charge:
-        """Valid once the lease has been released."""
+        """The part that the tenant is charged for. Valid once the lease has been released."""
         if self.lease is None or self.lease.outcome is Outcome.UNUSED:
             return Charge.NOTHING
         if self.usage.finished or self.usage.completed:
@@ -137,7 +137,7 @@ def slot_free_request(limiter: Limiter, context: RequestContext) -> Iterator[Non
 
 
 def _headers(limiter: Limiter, tenant: str) -> Headers:
-    """The names are OpenAI's."""
+    """Return the rate-limit headers, which have OpenAI's names."""
     return [
         *_limit_headers(b"requests", limiter.requests_of(tenant)),
         *_limit_headers(b"tokens", limiter.tokens_of(tenant)),

@@ -38,10 +38,10 @@ class BufferedAnswer:
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer; None once the answer is being sent."""
         self._cancelled: GatewayError | None = None
-        """The error of `cancel`."""
+        """The error that was given to `cancel`."""
 
     async def serve(self, receive: Receive, send: Send) -> None:
-        """Raises `GatewayError`, and `ClientGone` when the client left."""
+        """Serve the request. Raises `GatewayError`, and `ClientGone` if the client left."""
         sent = False
         in_flight, key = self._runtime.in_flight, self._request.supersede_key
         with (
@@ -71,7 +71,7 @@ class BufferedAnswer:
         return Progress.of(self._entry, None)
 
     def _take_cancellation(self) -> GatewayError:
-        """Return the error of `cancel` and forget it: its traceback is going to hold this object."""
+        """Return the error given to `cancel`, and forget it: its traceback will refer to this object."""
         error, self._cancelled = self._cancelled, None
         assert error is not None
         return error
@@ -89,7 +89,7 @@ class BufferedAnswer:
         return granted(ticket, self._runtime.scheduler)
 
     async def _asked(self, lease: Lease) -> BufferedReply:
-        """Ask the backend and return its success under the gateway's identity. Raises its error."""
+        """Ask the backend and return its success under the gateway's identity. Raises the backend's error."""
         context, request = self._context, self._request
         backend = self._fleet.backend_of(lease.pool_name)
         self._fleet.affinity.note(lease.pool_name, request.prefix, lease.slots)

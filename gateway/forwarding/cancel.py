@@ -12,9 +12,9 @@ __all__ = ["cancel"]
 
 
 async def cancel(live: InFlight, request_id: str, tenant: str | None, send: Send) -> None:
-    """Cancel the live requests with this id, of one tenant or (None) of any, and answer how many there were.
+    """Cancel the live requests with this id, and answer with their number.
 
-    Raises `ClientError` 404 if there is none.
+    With `tenant`, only requests of this tenant count. Raises `ClientError` 404 if there is none.
     """
     cancelled = live.cancel(request_id, tenant)
     if not cancelled:

@@ -26,18 +26,18 @@ def check_served(backends: list[Backend]) -> None:
 
 
 _is_trace = re.compile(rb"[0-9a-f-]{1,128}").fullmatch
-"""Matches hexadecimal fields (W3C Trace Context, 3.2). Anything else or longer does not go to a backend."""
+"""Matches a value of hexadecimal fields (W3C Trace Context, 3.2). No other value is sent to a backend."""
 
 
 def widest(backends: list[Backend]) -> int:
-    """Return the most slots that one request can get, 0 while no backend has stated its number."""
+    """Return the most slots that one request can get; 0 while no backend has stated how many it has."""
     return max((backend.pool.total for backend in backends), default=0)
 
 
 def upstream_headers(
     scope: Scope, context: RequestContext, *, stream: bool = False, content_type: bytes = b"application/json"
 ) -> Headers:
-    """Return the headers for the backend. It gets no others of the client's headers than these."""
+    """Return the headers for the backend. No other headers of the client are sent to it."""
     headers: Headers = [
         (b"content-type", content_type),
         (b"accept", b"text/event-stream" if stream else b"application/json"),

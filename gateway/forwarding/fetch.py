@@ -99,7 +99,7 @@ async def fetch(
 
 
 class _Limits:
-    """Deadlines of one request, and the name of the limit that expires next."""
+    """The deadlines of one request. It knows the name of the limit that expires next."""
 
     def __init__(self, timeouts: TimeoutsSettings) -> None:
         self.next = ""

@@ -22,10 +22,10 @@ class Progress:
     lease: Lease | None
     """The last lease that the request got."""
     prompt_tokens: int
-    """As the backend has stated so far, else 0."""
+    """Prompt tokens, as far as the backend has stated them; else 0."""
     cached_tokens: int
     tokens: int
-    """Tokens generated so far. A buffered answer knows them at its end."""
+    """Tokens generated so far. A buffered answer states them only at its end."""
     first_output_at: float | None
     """The time of the first token; None for a buffered answer."""
     context_tokens: int = 0
@@ -66,20 +66,26 @@ class InFlight:
         return f"<InFlight {len(self._answers)}>"
 
     def subscribe(self, observer: Callable[[Cancellable, float], None]) -> None:
-        """Call `observer` with every answer that is over and its request's start time. It must not raise."""
+        """Call `observer` for every answer that is over, with the start time of its request.
+
+        It must not raise.
+        """
         self._observers.append(observer)
 
     @contextmanager
     def holding(
         self, answer: Cancellable, context: RequestContext, *, supersede_key: bytes = b""
     ) -> Iterator[None]:
-        """Hold the answer for the block. It supersedes the tenant's earlier answer of the same key."""
+        """Keep the answer in the list during the block.
+
+        It ends the tenant's earlier answer with the same key.
+        """
         self._answers[answer] = context
         key = (context.tenant.name, supersede_key)
         if supersede_key:
             earlier, self._latest[key] = self._latest.get(key), answer
             if earlier is not None:
-                message = "a later request of the same key has taken the place of this one"
+                message = "a newer request with the same key has replaced this one"
                 earlier.cancel(ClientError("superseded", message, status=409))
         try:
             yield
@@ -91,7 +97,7 @@ class InFlight:
                 del self._latest[key]
 
     def cancel(self, request_id: str, tenant: str | None) -> int:
-        """Cancel the requests with this id, of one tenant or (None) of any. Returns their number."""
+        """Cancel the requests with this id, of one tenant or (None) of any tenant. Return their number."""
         found = [
             answer
             for answer, context in self._answers.items()
@@ -112,7 +118,10 @@ class InFlight:
         return list(reversed(self._answers.values()))
 
     def revoke(self, holds: Callable[[bytes], bool]) -> int:
-        """End the queued requests whose key is no longer valid. Returns their number. Running ones finish."""
+        """End the queued requests whose key is not valid any more, and return their number.
+
+        Running ones finish.
+        """
         found = [
             answer
             for answer, context in self._answers.items()

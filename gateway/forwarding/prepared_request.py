@@ -1,4 +1,4 @@
-"""One request that takes a slot, ready to be admitted and sent."""
+"""A request that takes a slot, ready to be admitted and sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PreparedRequest:
     context: RequestContext
     endpoint: Endpoint
     body: Body
-    """The body for the backend; empty once it is certain that it will not be sent again."""
+    """The body for the backend. It is empty once it is certain that it will not be sent again."""
     headers: Headers
     """The headers for the backend."""
     identity: Identity
@@ -30,15 +30,15 @@ class PreparedRequest:
     options: FrameOptions
     entry: BookEntry
     supersede_key: bytes = b""
-    """A newer request with this key ends the older one; empty: the request supersedes nothing."""
+    """A newer request with this key ends the older one. Empty if the request supersedes nothing."""
     prefix: PromptPrefix = field(default_factory=PromptPrefix)
     limit_name: str = ""
-    """The member of the body that limits the answers."""
+    """The name of the body's member that limits the answers."""
     queue_events: bool = False
     """True if the client wants to be told its place in the queue."""
 
     def body_for(self, lease: Lease) -> Body:
-        """Return the body with the members that the lease decides: the slot, and a limit of the answers."""
+        """Return the body with the members that depend on the lease: the slot, and a limit for answers."""
         if self.endpoint.multipart:
             return self.body
         members = {}
@@ -51,7 +51,7 @@ class PreparedRequest:
         return with_members(bytes(document), members)
 
     def let_go_of_body(self) -> None:
-        """Free the body, because a part of the answer has come and there is no further attempt after that."""
+        """Free the body, because a part of the answer has come, and no other attempt follows then."""
         self.body = ()
 
     def dialect(self) -> Dialect:

@@ -1,4 +1,4 @@
-"""The scheduler with a timer of the event loop, so that waits end although nothing else happens."""
+"""The scheduler with a timer of the event loop, so that waits time out even if nothing else happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AdmissionQueue"]
 
 
 class AdmissionQueue:
-    """Belongs to one event loop, whose clock it uses. One timer for all tickets."""
+    """Belongs to one event loop, whose clock it uses. One timer serves all tickets."""
 
     def __init__(self, limits: QueueLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.scheduler = Scheduler(limits, loop.time, self._arm)
@@ -26,7 +26,7 @@ class AdmissionQueue:
         return f"<AdmissionQueue {self.scheduler!r}>"
 
     def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
-        """See `Scheduler.submit`. Raises `Refused`."""
+        """Take a place in the queue; see `Scheduler.submit`. Raises `Refused`."""
         return self.scheduler.submit(demand, on_settled)
 
     def subscribe(self, observer: Callable[[], None]) -> None:
@@ -34,7 +34,7 @@ class AdmissionQueue:
         self._observers.append(observer)
 
     def close(self) -> None:
-        """Cancel the timer, and set none any more."""
+        """Cancel the timer, and set it no more."""
         self._alarm.close()
 
     def _arm(self) -> None:

@@ -21,8 +21,8 @@ _STATUS = {
     Refusal.DRAINING: 503,
 }
 _SENTENCE = {
-    Refusal.QUEUE_FULL: "too many requests wait already",
-    Refusal.TENANT_CONCURRENCY: "this key has as many requests running as it may",
+    Refusal.QUEUE_FULL: "too many requests are waiting",
+    Refusal.TENANT_CONCURRENCY: "this key has reached its limit of concurrent requests",
     Refusal.QUEUE_TIMEOUT: "no slot became free in time",
     Refusal.NO_BACKEND: "no backend can serve this request now",
     Refusal.DRAINING: "the gateway is shutting down",
@@ -48,7 +48,10 @@ def refusal(refused: Refused) -> CapacityError:
 
 @contextmanager
 def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
-    """If an exception leaves the block, leave the queue, and give back a grant that came at that moment."""
+    """Take the ticket out of the queue if an exception leaves the block.
+
+    A grant that came meanwhile is released.
+    """
     try:
         yield
     except BaseException:

@@ -1,6 +1,6 @@
 """The state that all requests of a gateway share: the queue, the limits, the requests in flight, the buffers.
 
-It outlives the settings: `apply` goes on with new ones, and requests that wait or run keep their places.
+It outlives the settings: `apply` changes them, and requests that wait or run keep their places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime:
-    """Belongs to the running event loop. `fleet.start` begins the watching of backends, `stop` ends it."""
+    """Belongs to the running event loop. `fleet.start` begins to watch the backends, `stop` ends that."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({})) -> None:
         """`environ` holds the backends' API keys, under the names that the settings give."""
@@ -36,7 +36,7 @@ class Runtime:
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
         self.in_flight = InFlight()
         self.mark = secrets.token_hex(8).encode()
-        """Marks the requests that this gateway sends to backends, so that it knows them again."""
+        """Marks the requests that this gateway sends, so that it recognises them if they come back."""
         self.buffers = BufferBudget(settings.streaming.stream_buffers_total_bytes)
         self.prompt_sizes = PromptSizes()
         self.answer_sizes = AnswerSizes()
@@ -52,7 +52,7 @@ class Runtime:
         return f"<Runtime {self.scheduler!r} {self.fleet!r}>"
 
     def apply(self, settings: Settings) -> None:
-        """Go on with these settings."""
+        """Use these settings from now on."""
         self._configure(settings)
         self.fleet.apply(settings)
 

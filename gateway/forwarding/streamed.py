@@ -2,10 +2,10 @@
 
 The request's task sends frames to the client from the first moment on. The wait for a slot, the backend's
 stream and the deadlines put frames into the buffer that it empties. Until something has been sent, an error
-keeps its status. After that an error is one frame, and the body ends.
+becomes a response with its own status. After that it becomes the last frame of the body.
 
-No object here refers back to one that refers to it, and no error is kept beyond its use: an ended request
-must be freed at once, with its body, and not by the next run of the garbage collector.
+An ended request must be freed at once, with its body, and not by the next run of the garbage collector. So no
+two objects here refer to each other, and no error is kept longer than it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["StreamedAnswer"]
 
 NO_EVENT = "first_byte_timeout"
 QUEUE_EVENT_S = 1.0
-"""Seconds between two comments that tell a waiting client its place in the queue."""
+"""Seconds between two comments that state a waiting client's place in the queue."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -57,11 +57,14 @@ class StreamedAnswer:
         self._frames: Frames | None = None
         self._ticket: Ticket | None = None
         self._cancelled: GatewayError | None = None
-        """The error of `cancel`. There is no second attempt after it."""
+        """The error that was given to `cancel`. No second attempt follows it."""
         self._relay: Relay | None = None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises `GatewayError` while the status is free, and `ClientGone` when the client left."""
+        """Serve the request.
+
+        Raises `GatewayError` if no status has been sent, and `ClientGone` if the client left.
+        """
         out: Downstream | None = None
         try:
             with (
@@ -93,7 +96,7 @@ class StreamedAnswer:
                 self._context.first_output_at = self._frames.first_output_at
 
     def cancel(self, error: GatewayError) -> None:
-        """End the request with this error, in the queue, in prefill or in the stream."""
+        """End the request with this error, wherever it is: in the queue, in prefill or in the stream."""
         self._cancelled = error
         if self._ticket is not None and self._ticket.queued:
             self._runtime.scheduler.withdraw(self._ticket)
@@ -123,7 +126,10 @@ class StreamedAnswer:
         )
 
     async def _run(self, out: Downstream, frames: Frames, watchdog: Deadlines) -> None:
-        """Serve the request up to the end of the body, or tell its failure inside the stream."""
+        """Serve the request up to the end of the body.
+
+        A failure is sent inside the stream if it has begun.
+        """
         try:
             await with_retry(
                 self._fleet,
@@ -151,7 +157,7 @@ class StreamedAnswer:
         await out.end()
 
     def _take_cancellation(self) -> GatewayError:
-        """Return the error of `cancel` and forget it: its traceback is going to hold this object."""
+        """Return the error given to `cancel`, and forget it: its traceback will refer to this object."""
         error, self._cancelled = self._cancelled, None
         assert error is not None
         return error
@@ -162,11 +168,11 @@ class StreamedAnswer:
 
     async def _admitted(self, out: Downstream) -> Lease:
         """Wait in the queue for a lease."""
-        if self._cancelled is not None:  # it came just after the first attempt had failed
+        if self._cancelled is not None:  # `cancel` was called just after the first attempt had failed
             raise self._take_cancellation()
         context, demand = self._context, self._request.demand
         context.queued_at = context.queued_at or self._loop.time()
-        self._relay = None  # that of the first attempt is over
+        self._relay = None  # the relay of the first attempt is over
         ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
         with owned(ticket, self._runtime.scheduler), self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
@@ -177,7 +183,7 @@ class StreamedAnswer:
 
     @contextlib.contextmanager
     def _position_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
-        """Tell a client that asked for it its place in the queue: at once, and after every change."""
+        """State the place in the queue if the client asked for it: at once, and after every change."""
         if not self._request.queue_events:
             yield
             return

@@ -1,1 +1,1 @@
-"""One HTTP exchange with a client: its context, its body, its errors."""
+"""The HTTP exchange with a client: its context, its body, its errors."""

@@ -23,7 +23,7 @@ ABORT_WAIT_S = 1.0
 
 
 class ClientWatch:
-    """Knows whether the client is still there, and ends the work.
+    """Knows whether the client is still there, and ends the work if it is not.
 
     A task that is woken again and again is never found waiting, so the cancellation does not reach it. Such a
     task has to look at `stopped` itself.

@@ -36,8 +36,8 @@ __all__ = [
 
 _TIMEOUTS = {
     "first_byte_timeout": "the backend did not begin to answer in time",
-    "idle_timeout": "the backend fell silent",
-    "total_timeout": "the request took longer than it may",
+    "idle_timeout": "the backend stopped sending",
+    "total_timeout": "the request took longer than its time limit",
 }
 log = structlog.stdlib.get_logger(__name__)
 _is_word = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
@@ -51,7 +51,7 @@ class GatewayError(Exception):
     """An error answer. `code` gives the reason; the header `x-slotgate-reason` has it too."""
 
     retry_safe = False
-    """True if the backend has certainly not begun the work, so that another backend may be tried."""
+    """True if the backend has certainly not begun the work, so that another one may be asked."""
 
     def __init__(
         self,

@@ -58,7 +58,10 @@ class _Field:
 
 
 class Form:
-    """One form. Call `feed` with each piece, then `finish`; after that read `members` or `changed`."""
+    """A form of a request.
+
+    Call `feed` with each piece, then `finish`; after that read `members` or `changed`.
+    """
 
     def __init__(self, boundary: bytes) -> None:
         self.size = 0
@@ -113,7 +116,7 @@ class Form:
         self._parser = None
 
     def finish(self) -> None:
-        """Raises `ClientError` if the form is not complete."""
+        """Check that the form is complete. Raises `ClientError` if it is not."""
         if not self._ended:
             raise _invalid("it has no end")
 

@@ -38,7 +38,7 @@ class SseKind(Enum):
 
 
 class SseEvent(NamedTuple):
-    """One event, comment or raw piece."""
+    """An event, a comment, or a raw piece of an event that is too large to parse."""
 
     data: bytes
     kind: SseKind = SseKind.MESSAGE

@@ -1,4 +1,4 @@
-"""One child process: started through `exec_wrapper.py`, read from, ended and always reaped.
+"""A child process: started through `exec_wrapper.py`, read from, ended and always reaped.
 
 Rules: the holder of a `Child` calls `end()` in a `finally`; the kill in there does not await, so not
 even a second cancellation leaves a process behind. Signals go to the child's whole process group, because
@@ -37,7 +37,7 @@ class Exit:
         if self.code >= 0:
             return f"exit status {self.code}"
         if self.code == -signal.SIGILL:
-            return "killed by SIGILL: this build of it is for other processors than the one here"
+            return "killed by SIGILL: this build is for another processor than this machine has"
         with suppress(ValueError):
             return f"killed by {signal.Signals(-self.code).name}"
         return f"killed by signal {-self.code}"

@@ -39,7 +39,7 @@ _PREFIXES: Final = ("LC_", *_NVIDIA, *_AMD, *_OTHER_DEVICES, *_THREAD_POOLS)
 
 @dataclass(frozen=True, slots=True)
 class LlamaCommand:
-    """One llama-server to run. `name` is the backend's name in logs and messages.
+    """The command of a llama-server. `name` is the backend's name in logs and messages.
 
     `shared` says that several tenants use it. Then no conversation may stay in the prompt cache in main
     memory, because it could come back in the context of another tenant.

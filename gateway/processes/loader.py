@@ -55,7 +55,7 @@ class Loader:
         self._load_s: dict[str, float] = {}
         """Name of a process -> seconds that its last load took."""
         self._longest_wait_s = settings.timeouts.total_s
-        """The longest wait for a place that costs no time-out: a running request can take so long."""
+        """The longest wait for a place that does not time out. A running request can take this long."""
         self._patience_s = settings.server.shutdown_grace_s
         self._loop = asyncio.get_running_loop()
         self._residences: dict[str, tuple[Residence, float]] = {}
@@ -142,7 +142,7 @@ class Loader:
     # -- looking
 
     def changed(self) -> None:
-        """Look in the next turn of the event loop: something that waits, runs or admits has changed."""
+        """Plan anew in the next turn of the event loop, because tickets, leases or states have changed."""
         if (
             self._running
             and not self._look_is_due

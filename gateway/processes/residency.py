@@ -100,7 +100,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """One backend. Times are seconds of any clock."""
+    """A backend and its memory, as `plan` sees it. Times are seconds of any clock."""
 
     name: str
     residence: Residence
@@ -156,9 +156,9 @@ class _Round:
     room: Mapping[str, int]
     now: float
     steps: dict[str, Step] = field(default_factory=dict)
-    """At most one step for each resident. The next one follows when this one has taken effect."""
+    """Name of a resident -> its next step. A further step is planned once this one has taken effect."""
     awaited: set[str] = field(default_factory=set)
-    """Names of residents that leave and whose place another one waits for."""
+    """Names of the residents that leave because another one waits for their places."""
     times: list[float] = field(default_factory=list)
 
     def plan(self) -> LoadingPlan:
@@ -263,7 +263,7 @@ class _Round:
                 self._end(member)
 
     def _may_go_at(self, member: Resident) -> list[float]:
-        """Return a list of the time when it may make room for others; empty: never."""
+        """Return a list of the time from which it may make room for others; empty if it may not."""
         used = bool(member.leases) or self._waited_for(member)
         if member.order is not None or member.residence not in (Residence.COMING, Residence.LOADED):
             return []
@@ -280,7 +280,7 @@ class _Round:
     def _waited_for(self, member: Resident) -> bool:
         return any(model in self.waiting for model in member.models)
 
-    # -- what is not needed
+    # -- backends that are not needed
 
     def _tidy(self, resident: Resident) -> None:
         match resident.residence:

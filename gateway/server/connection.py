@@ -1,4 +1,4 @@
-"""One client connection: uvicorn's httptools protocol, extended by limits, timeouts and direct writes.
+"""A client connection: uvicorn's httptools protocol, extended by limits, timeouts and direct writes.
 
     accepted --> IDLE --first byte--> HEAD --head whole--> ANSWERING --answered--> IDLE
                                                            |       |
@@ -50,7 +50,7 @@ __all__ = ["ClientConnection", "ConnectionPhase"]
 LINGER_S = 5.0
 """Seconds for which the rest of a request is read and dropped after its answer, at most."""
 FLUSH_S = 60.0
-"""Seconds for which written bytes may take to be sent when the connection closes."""
+"""Seconds that written bytes may take to be sent when the connection closes."""
 REFUSED_S = 1.0
 """Seconds for which a connection beyond the limit may send its request, so that it can be refused."""
 MAX_PIPELINED = 16
@@ -128,7 +128,7 @@ class ClientConnection(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """uvicorn tells only the request that came last, not the one that is being answered."""
+        """Tell every request that its client is gone. uvicorn tells only the request that came last."""
         self._enter(ConnectionPhase.LEAVING)
         self._client_gone()
         super().connection_lost(exc)
@@ -210,7 +210,7 @@ class ClientConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """To the parser, a request to upgrade ends with its head. It is then parsed again as a plain one."""
+        """Ignore a request to upgrade, which ends here with its head. It is parsed again as a plain one."""
         if self.parser.should_upgrade():
             return
         self._silent_bytes = 0

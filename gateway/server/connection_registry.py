@@ -1,7 +1,7 @@
 """All client connections of one listener: their limit, the idle ones, and the wait for the last one to close.
 
-At the limit, a new connection takes the place of the one that has been idle longest (idle: no byte of a
-request has come). If none is idle, the new connection is refused with an answer. If `SPARE` more than the
+At the limit, a new connection takes the place of the connection that has been idle longest (idle: no byte of
+a request has come). If none is idle, the new connection is refused with an answer. If `SPARE` more than the
 limit are open, it is closed without one.
 """
 

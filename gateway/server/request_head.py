@@ -42,9 +42,9 @@ def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -
     request makes no sense in plain HTTP.
     """
     if method == b"CONNECT":
-        raise ClientError("invalid_request", "CONNECT is for proxies")
+        raise ClientError("invalid_request", "CONNECT is not supported, because this server is not a proxy")
     if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in headers):
-        raise ClientError("unknown_path", "nothing here speaks WebSocket", status=404)
+        raise ClientError("unknown_path", "this server does not support WebSocket", status=404)
     lines = [b"%s %s HTTP/%s\r\n" % (method, url, version.encode())]
     for name, value in headers:
         if name == b"connection":

@@ -13,7 +13,7 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 def explain(settings: Settings) -> str:
-    """Explain where the gateway listens, who may use it, what the backends serve, and all limits."""
+    """Explain the listener, the tenants and operators, the backends with their models, and all limits."""
     paragraphs = [
         "\n".join([title, *(f"  {line}" for line in lines(settings))]) for title, lines in PARAGRAPHS.items()
     ]

@@ -11,7 +11,7 @@ __all__ = ["Finding", "SettingsError", "SettingsFault"]
 
 @dataclass(frozen=True, slots=True)
 class SettingsFault:
-    """One thing that the operator has to correct.
+    """A mistake in the configuration that the operator has to correct.
 
     `place` is text that the operator can search for: `server.port`, `tenant "team-a".weight`,
     `backend[0].url`, `SLOTGATE_SERVER__PORT`, or a line of the file.

@@ -1,8 +1,7 @@
 """Make `Settings` from a file and the environment, or report all their faults at once.
 
 pydantic checks types and limits. Then checks across several settings run on a copy without the faulty values,
-so that one typing error does not hide other faults. A finding that was concluded from a faulty value is
-dropped.
+so that one typing error does not hide other faults. A finding that follows from a faulty value is dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The messages of faults: what a value must be, and what was found. Secret values are not repeated."""
+"""Words the messages of faults: the allowed values, and the value that was found, unless it is secret."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Alarm:
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
         self._ring: Callable[[], None] | None = ring
-        """None once closed: an alarm and its owner hold each other only while the alarm can ring."""
+        """The function to call; None once closed, so that the alarm and its owner do not keep each other."""
         self._handle: asyncio.Handle | None = None
         self.at: float | None = None
         """The time on the loop's clock; None if it is not set or has rung."""

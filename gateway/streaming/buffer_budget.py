@@ -1,8 +1,8 @@
 """The memory that all slow readers together may hold.
 
 Every stream may hold `GUARANTEED_BYTES`. Anything beyond that is drawn from one budget. When the budget is
-spent, one stream is cancelled: among the stalled streams, it is one of the tenant that holds most, and of
-that tenant's the largest. A stream whose client reads is never cancelled for one whose client does not.
+spent, one stream is cancelled. Only stalled streams are considered: of the tenant that holds most in them,
+the largest is cancelled. A stream whose client reads is never cancelled for one whose client does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class BufferedStream(Protocol):
 
 
 class BufferBudget:
-    """Streams report only sizes above their guarantee, so a stream that keeps up costs nothing here."""
+    """The budget of all streams.
+
+    They report only sizes above their guarantee, so a stream that keeps up costs nothing here.
+    """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes

@@ -1,7 +1,7 @@
 """The deadlines and keep-alives of one streaming request: one timer, times compared when it fires.
 
 Nothing is armed or cancelled for a frame, nor when a phase begins. The timer is set to the earliest time at
-which something could be due, as far as is known now: a phase that has not begun could begin at once. When the
+which something could be due. For this, every phase that has not begun is taken to begin at once. When the
 timer fires and the times have moved on, it is set again.
 
     keep-alive   the client was sent nothing for `keepalive_interval_s`, in any phase
@@ -11,7 +11,7 @@ timer fires and the times have moved on, it is set again.
     stall        one `send` has been under way for `client_stall_timeout_s`, or the full buffer has paused the
                  upstream for that long in total
 
-Headers and comments are no events: they count for none of these.
+Headers and comments are no events, so they count for none of these limits.
 
 A token on the fast path is counted and not timed, because reading the clock would take a seventh of its cost.
 While tokens pass, the count is compared `LOOKS` times within the shortest silence that matters. So the last
@@ -43,7 +43,7 @@ class StreamLimits:
 
     @property
     def shortest_s(self) -> float:
-        """The shortest limit. Nothing can be due before that."""
+        """The shortest of the limits. Before this time nothing can be due."""
         return min(
             self.keepalive_interval_s,
             self.first_byte_s,
@@ -55,11 +55,11 @@ class StreamLimits:
 
 @dataclass(slots=True)
 class StreamTimes:
-    """The times that are compared with the limits. None means that something is not (yet) the case."""
+    """The times that are compared with the limits. None means that the thing has not happened, or is over."""
 
     began_at: float
     asked_at: float | None = None
-    """The time at which the upstream was sent the request, while its answer has not ended."""
+    """The time at which the request was sent; None before that, and after the answer has ended."""
     last_event_at: float | None = None
     untimed: int = 0
     """The number of events so far that were not timed. `last_event_at` does not include them."""
@@ -95,21 +95,24 @@ class Deadlines:
         self._looked_at = now
         self._untimed = 0
         self._untimed_after = self._untimed_before = 0.0
-        """The two looks between which the last event came that was not timed."""
+        """The two looks between which the last untimed event came."""
         self._alarm = Alarm(loop, self._fire)
         self._alarm.set(now + limits.shortest_s)
 
     def begin(self) -> None:
-        """Note the first event. Events after it may not be timed, so their count has to be looked at."""
+        """Note the first event. Later events may be untimed, so their count is looked at from now on."""
         self._alarm.set_no_later(self._loop.time() + self._look_s)
 
     def close(self) -> None:
-        """End the watch, and let go of the functions: they refer to the request, which refers to this."""
+        """End the watch.
+
+        Forget the functions, because they refer to the request, which refers to this object.
+        """
         self._alarm.close()
         self._times = self._on_keepalive = self._on_expired = _gone
 
     def _due(self, times: StreamTimes, now: float) -> dict[str, float]:
-        """Return the time at which each limit is due, if the phases that have not begun begin now."""
+        """Return limit -> the time at which it is due. Phases that have not begun are taken to begin now."""
         limits = self._limits
         stall = limits.client_stall_timeout_s
         asked_at = now if times.asked_at is None else times.asked_at

@@ -19,7 +19,7 @@ class DirectWriter(Protocol):
         """Write a piece of the body at once and return True, or return False if only `send` can."""
 
     def open(self) -> None:
-        """Allow direct writes: everything that was put before has been sent."""
+        """Allow direct writes, because everything that was put has been sent."""
 
     def shut(self) -> None:
         """Forbid direct writes."""

@@ -1,10 +1,10 @@
 """The client's side of a streaming response: a bounded buffer of whole frames, and the one task that sends.
 
-Frames are put from callbacks, as the upstream makes them; putting never waits for the client. The request's
+Callbacks put frames into the buffer as the upstream makes them, and never wait for the client. The request's
 own task runs `pump`, which sends the waiting frames and then sleeps. While it sleeps, `hand_over` sends from
-within the callback that put the frames: it runs the one step of `send` that writes to the socket. Only if
-that step would wait, because the client is slow, is the task woken to wait in its place. So a token costs no
-switch between tasks. If the server offers a direct write (`slotgate.write`), that replaces the step.
+within the callback that put the frames: it runs the one step of `send` that writes to the socket. If that
+step would wait, because the client is slow, the task is woken to do the waiting. So a token costs no switch
+between tasks. If the server offers a direct write (`slotgate.write`), that replaces the step.
 
 While a `send` has not returned, the client is behind. Plain text deltas of the same template are then merged
 into one frame, and the source is paused when more than `buffer_limit` bytes are unread.
@@ -13,8 +13,8 @@ into one frame, and the source is paused when more than `buffer_limit` bytes are
                                ^                             |
                                '--- send of the last frame failed
 
-Until something is put, the response may still get any status; then it is a 200 and an event stream. On the
-path of a frame, nothing but `send` is awaited.
+Until something is put, the response can still get any status. After that its status is 200 and its body an
+event stream. On the path of a frame, nothing but `send` is awaited.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StreamClient(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """True once nothing more is to be sent."""
+        """True once nothing more may be sent."""
 
     def stall(self) -> None:
         """End the request, because its client does not read."""
@@ -154,8 +154,10 @@ class Downstream:
         self._grew(len(frame))
 
     def delta(self, template: Template, text: bytes) -> None:
-        """Add one plain text delta. It is merged into the last frame if that waits and has the same
-        template."""
+        """Add one plain text delta.
+
+        If the last frame still waits and has the same template, they are merged.
+        """
         if self.sending_since is None or not self._merge:
             self.put(template.frame(text))
             return
@@ -206,14 +208,13 @@ class Downstream:
             self.wake()
 
     def fail(self, error: Exception) -> None:
-        """Make `pump` raise this error. A callback uses it for its own failure, since it has no caller to
-        tell."""
+        """Make `pump` raise this error. A callback has no caller to raise its own failure to."""
         self._failure = self._failure or error
         self._shut()
         self.wake()
 
     def wake(self) -> None:
-        """Make `pump` look again at what its caller waits for."""
+        """Make `pump` check its condition again."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -285,8 +286,7 @@ class Downstream:
             self.writer.shut()
 
     def _reopen(self) -> None:
-        """Sending failed. Drop a last frame that was not sent, because the error needs a last frame of its
-        own."""
+        """Take back a last frame that could not be sent, because the error needs a last frame of its own."""
         if self.phase is DownstreamPhase.CLOSING:
             self.phase = DownstreamPhase.COMMITTED
             self.discard()
@@ -321,7 +321,7 @@ class Downstream:
         await self._deliver(body, more=self.phase is not DownstreamPhase.CLOSING or self.unread > 0)
 
     def _step(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Run `sending` until it waits."""
+        """Run `sending` until it first waits."""
         try:
             waiting_for = sending.send(None)
         except StopIteration:
@@ -332,7 +332,7 @@ class Downstream:
             self._blocked = Continued(sending, waiting_for)
 
     def _delivered(self, *, more: bool) -> None:
-        """A `send` has returned."""
+        """Note that a `send` has returned."""
         self.sending_since = None
         if not more:
             self.phase = DownstreamPhase.COMPLETE

@@ -39,8 +39,7 @@ class Frames:
         self.sentinel = False
         """True once the stream has said that it succeeded. Nothing after that is read."""
         self.terminal = b""
-        """The frame that tells the client of the success. It is sent when the upstream's message is
-        complete."""
+        """The frame that reports the success. It is sent when the upstream's message is complete."""
         self.error: dict[str, Any] | None = None
         """The error object with which the stream ended. Nothing after it is read."""
 
@@ -65,8 +64,8 @@ class Frames:
         self._templates: tuple[Template, ...] = ()
         """The templates learnt so far, one for each kind of delta; the last one that matched comes first."""
         self.learnable: tuple[bytes, bytes] | None = None
-        """The data and event name of a plain delta on the general path, from which a template can be learnt.
-        That can wait until the frames of the read have been sent."""
+        """The data and event name of a plain delta that took the general path, from which a template can be
+        learnt. Learning can wait until the frames of the read have been sent."""
 
     def __repr__(self) -> str:
         return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._token_usage!r}>"
@@ -100,7 +99,7 @@ class Frames:
                 self._expect_next()
 
     def finish(self) -> None:
-        """Read the end of the body: an event without its blank line counts if it is whole."""
+        """Read the end of the body. The last event counts even without its blank line, if it is whole."""
         self._read([event for event in self._parser.finish() if self._is_whole(event)])
         if self.error is None:
             self._put(self._dialect.flush())

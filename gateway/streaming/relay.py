@@ -1,4 +1,4 @@
-"""One stream from its upstream to its client: its end, and the release of its lease.
+"""Relays one stream from its upstream to its client, ends it, and releases its lease.
 
     OPENING --headers 200--> STREAMING --its end-> SENTINEL --upstream's end--> SUCCEEDED
         \\                        \\                    \\------grace over------> SUCCEEDED

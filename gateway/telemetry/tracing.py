@@ -2,8 +2,8 @@
 
 Tracing is on if `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` names a collector,
 unless `OTEL_SDK_DISABLED` is true or `OTEL_TRACES_EXPORTER` is none. `telemetry/otel.py` makes the spans.
-Only this module imports it, and only if tracing is on: otherwise the library is not loaded and requests pay
-nothing.
+Only this module imports that one, and only if tracing is on. Otherwise OpenTelemetry is not loaded, and
+requests take no time for it.
 """
 
 from __future__ import annotations

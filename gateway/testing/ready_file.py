@@ -16,7 +16,10 @@ __all__ = ["ReadyFile"]
 
 
 class ReadyFile:
-    """For use as `with ReadyFile(path) as ready:`. Call `ready.write({...})` when the server is ready."""
+    """A ready file.
+
+    Write it in `with ReadyFile(path) as ready:` by `ready.write({...})`, when the server is ready.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """With None, `write` does nothing."""

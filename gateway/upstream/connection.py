@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a backend. It uses a C parser and reads as fast as the backend writes.
+"""An HTTP/1.1 connection to a backend. It uses a C parser and reads as fast as the backend writes.
 
 An exchange is one request and its response. The connection pushes the response into a `Sink` from within the
 event loop's read callback, with no task, queue or wrapper between the socket and the code that makes frames.

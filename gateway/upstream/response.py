@@ -22,7 +22,7 @@ class ResponseBody(httpx.AsyncByteStream):
         """Status and headers, or None if none come. It holds no error: the error's traceback would hold this
         object, and the two would keep the request's body alive."""
         self.end: End | None = None
-        """None until the exchange is over."""
+        """The way in which the exchange ended, or None until it is over."""
         self._connection = connection
         self._keep = keep
         self._pieces: list[bytes] = []

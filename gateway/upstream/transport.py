@@ -46,7 +46,7 @@ The close crosses the request on its way, so it arrives within one round trip.""
 
 
 class UpstreamExchange:
-    """One request, and the connection that carries it (or will, once it is made)."""
+    """A request, and the connection that carries it (or will, once it is made)."""
 
     __slots__ = ("_connection",)
 
@@ -134,7 +134,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
         return UpstreamExchange(self._begun(request, sink))
 
     async def open(self, request: UpstreamRequest, sink: Sink) -> UpstreamExchange:
-        """Do the same, and return when the connection is made; raise if it cannot be made.
+        """Do as `begin`, and return when the connection is made. Raises if it cannot be made.
 
         By then `sink` may already have been told a part of the response, or all of it.
         """

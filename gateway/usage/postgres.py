@@ -29,7 +29,7 @@ _NO_DRIVER = "a postgresql:// store needs the driver psycopg: pip install 'psyco
 
 
 class PostgresStore:
-    """See `UsageStore`. `place` is the URL without secrets."""
+    """Stores usage records in PostgreSQL (see `UsageStore`). `place` is the URL without secrets."""
 
     def __init__(self, url: str, place: str) -> None:
         self._url = url

@@ -34,7 +34,7 @@ _PRIMARY = 0xFF
 
 
 class SqliteStore:
-    """See `UsageStore`."""
+    """Stores usage records in a SQLite file (see `UsageStore`)."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.absolute()

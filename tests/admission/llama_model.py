@@ -1,12 +1,12 @@
-"""A model of llama-server on virtual time: those rules for busy slots on which the quarantine depends.
+"""A model of llama-server on virtual time. It has the rules for busy slots on which the quarantine depends.
 
-* A request takes its slot when its body is parsed, up to 0.5 s and 0.1 s a MiB after the last byte, whether
-  its client is there still or not. Without a free slot it is deferred: that must never happen.
-* A stream says headers when it has its slot; any other answer says nothing before its end.
-* A stream that decodes notices a closed connection at its next write. Everything else looks for it after one
-  second without a result in the whole server; the slot is idle at the next batch boundary then.
-* A request of several tasks (choices, prompts) takes a slot for each; those that find none wait for a slot of
-  their own request. That is no deferral of another's work.
+* A request takes its slot when its body has been parsed, up to 0.5 s and 0.1 s a MiB after the last byte,
+  even if its client has left. Without a free slot it is deferred, which must never happen.
+* A stream sends its headers when it has its slot. Any other answer sends nothing before its end.
+* A stream that decodes notices a closed connection at its next write. All other requests look for it after
+  one second without a result in the whole server. The slot is then idle at the next batch boundary.
+* A request of several tasks (choices, prompts) takes a slot for each. A task that finds no slot waits for a
+  slot of its own request, which does not defer other requests.
 * Results are frames of any stream, ends of any request, and answers to `/slots`.
 """
 
@@ -56,9 +56,9 @@ class LlamaModel:
         self.batch_s = batch_s
         self.running: set[int] = set()
         self.deferred = 0
-        """Requests that came when no slot was free."""
+        """The number of times that a request found no free slot."""
         self.kept_alive_s = 0.0
-        """The longest that closed work went on without any result but the gateway's own questions."""
+        """The longest time that closed work went on with no result but the answers to probes."""
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._result: asyncio.Future[None] = self._loop.create_future()
@@ -66,7 +66,7 @@ class LlamaModel:
         self._last_work_at = 0.0
 
     async def serve(self, work: ModelledWork, connection: ModelledConnection) -> None:
-        """A request from its last byte to its end, or until its connection is found closed."""
+        """Serve a request from its last byte to its end, or until its connection is found closed."""
         await asyncio.sleep(work.parsing_s)
         watcher = asyncio.create_task(self._notice(connection))
         left = iter(range(work.tasks))
@@ -83,7 +83,9 @@ class LlamaModel:
         connection: ModelledConnection,
         watcher: asyncio.Task[None],
     ) -> None:
-        """One slot's part of a request: task after task, until none is left or nobody wants them."""
+        """Run the tasks of a request in one slot until none is left, or until its closed connection is
+        noticed.
+        """
         while len(self.running) >= self.slots:
             self.deferred += 1
             self._freed.clear()
@@ -106,7 +108,7 @@ class LlamaModel:
         self._freed.set()
 
     async def answer_slots(self, after_s: float) -> frozenset[int]:
-        """`GET /slots`, answered after so long."""
+        """Answer `GET /slots` after this time with the running tasks."""
         await asyncio.sleep(after_s)
         self._had_result()
         return frozenset(self.running)
@@ -130,7 +132,7 @@ class LlamaModel:
         return True
 
     async def _notice(self, connection: ModelledConnection) -> None:
-        """Return when the connection is found closed: asked after a second in which nobody had a result."""
+        """Return when the connection is found closed. It is looked at after a second without any result."""
         while True:
             try:
                 async with asyncio.timeout(NOTICE_S):

@@ -15,7 +15,10 @@ MIB = 1024 * 1024
 
 
 class Prober:
-    """`latency_s`: how long a byte is under way between the model and the gateway, either way."""
+    """The gateway's side.
+
+    `latency_s` is the time that a byte takes between model and gateway, in both directions.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,10 @@ class Prober:
         self.pool.on_quarantine.append(self._wake.set)
 
     async def request(self, work: ModelledWork, leaves_after_s: float | None = None) -> float:
-        """Wait for a lease, then stay to the end or leave so long after. Returns when it was granted."""
+        """Wait for a lease, then stay to the end, or leave after this time.
+
+        Return when the lease was granted.
+        """
         width = min(work.tasks, self.pool.total)
         lease = await self._lease(Demand("t", "m", width, body_bytes=work.body_mib * MIB))
         granted_at = self.loop.time()
@@ -62,7 +68,7 @@ class Prober:
         return granted_at
 
     async def end(self) -> None:
-        """Until the model is idle and every slot is back; how long the latter may take is bounded."""
+        """Wait until the model is idle and every slot is back. Fail if the slots need too long."""
         await asyncio.gather(*self._serving)
         try:
             async with asyncio.timeout(20.0):

@@ -21,7 +21,10 @@ ONE_SLOT_S = 1.0
 
 
 class WrongGuesses(Guesses):
-    """Guesses that are wrong by a factor, whatever was learnt; by tenant, or by one for all."""
+    """Guesses that are wrong by a factor, whatever was learnt.
+
+    There is a factor for each tenant, or one for all.
+    """
 
     def __init__(self, factors: Mapping[str, float] | float) -> None:
         super().__init__()
@@ -33,12 +36,12 @@ class WrongGuesses(Guesses):
 
 
 def ignore() -> None:
-    """For owners that look at their tickets by themselves."""
+    """Do nothing. Owners pass this if they look at their tickets themselves."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """A demand, how long it takes once granted, and what became of it."""
+    """A demand, the seconds that it takes once granted, and its state."""
 
     demand: Demand
     seconds: float
@@ -58,7 +61,10 @@ class SimulatedRequest:
 
 
 class Simulation:
-    """`Simulation(SlotPool("gpu", 4))` serves the model `m`; other models by name: `Simulation(a=[pool])`."""
+    """A scheduler, its clock and its requests.
+
+    `Simulation(SlotPool("gpu", 4))` serves the model `m`; `Simulation(a=[pool])` serves other models by name.
+    """
 
     def __init__(
         self,
@@ -74,7 +80,7 @@ class Simulation:
         self._slowness = slowness or {}
         self.scheduler = Scheduler(limits, lambda: self.now, on_dispatch, guesses)
         self.served: list[SimulatedRequest] = []
-        """In the order of their grants."""
+        """The granted requests, in the order of their grants."""
         self._settled: list[SimulatedRequest] = []
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -94,7 +100,10 @@ class Simulation:
         likely_tokens: int | None = None,
         then: Callable[[], object] | None = None,
     ) -> SimulatedRequest:
-        """A request that costs its seconds unless told otherwise. `then` is called when it has finished."""
+        """Submit a request that costs its seconds unless `cost` is given.
+
+        `then` is called when it has finished.
+        """
         demand = Demand(
             tenant,
             model,
@@ -111,7 +120,7 @@ class Simulation:
         return request
 
     def keep_busy(self, tenant: str, **options: object) -> None:
-        """One request after the other, for ever."""
+        """Send one request after another, for ever."""
         self.submit(tenant, then=partial(self.keep_busy, tenant, **options), **options)  # type: ignore[arg-type]
 
     def withdraw(self, request: SimulatedRequest) -> None:
@@ -119,7 +128,7 @@ class Simulation:
         self._look()
 
     def release(self, request: SimulatedRequest, outcome: Outcome = Outcome.FINISHED) -> None:
-        """Now, not when its time is over."""
+        """Release the lease now, and not when its time is over."""
         request.lease.release(outcome)
         self._look()
 
@@ -128,7 +137,7 @@ class Simulation:
         self._look()
 
     def dispatch(self) -> None:
-        """After a change of a pool."""
+        """Grant tickets after a change of a pool."""
         self.scheduler.dispatch()
         self._look()
 
@@ -136,7 +145,7 @@ class Simulation:
         heapq.heappush(self._events, (when, next(self._numbers), action))
 
     def run(self, seconds: float) -> None:
-        """So much time passes."""
+        """Let this many seconds pass."""
         end = self.now + seconds
         while True:
             tick_at = self.scheduler.next_tick_at()
@@ -154,7 +163,7 @@ class Simulation:
         self.now = end
 
     def run_until(self, condition: Callable[[], object], within: float = 3600.0) -> float:
-        """Run until `condition()` holds; returns how long that took."""
+        """Run until `condition()` holds. Return how long that took."""
         began = self.now
         while not condition():
             nexts = [at for at in (self.scheduler.next_tick_at(), *(e[0] for e in self._events[:1])) if at]
@@ -164,11 +173,11 @@ class Simulation:
         return self.now - began
 
     def work_of(self, tenant: str) -> float:
-        """Seconds of work granted to a tenant so far."""
+        """Return the seconds of work that were granted to a tenant so far."""
         return sum(request.seconds for request in self.served if request.demand.tenant == tenant)
 
     def order(self) -> list[str]:
-        """The tenants in the order of their grants."""
+        """Return the tenants in the order of their grants."""
         return [request.demand.tenant for request in self.served]
 
     def _look(self) -> None:

@@ -16,7 +16,7 @@ ROUNDS = 300
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """Calls of Python and C functions while `action` runs."""
+    """Return the number of calls of Python and C functions while `action` runs."""
     count = 0
 
     def profile(_frame: FrameType, event: str, _argument: object) -> None:
@@ -32,7 +32,7 @@ def calls_of(action: Callable[[], object]) -> int:
 
 
 class Crowd:
-    """Two slots in use, and so many that wait, all of one tenant or each of its own."""
+    """Two slots in use, and waiting requests: all of one tenant, or each of a tenant of its own."""
 
     def __init__(self, waiting: int, *, width: int, own_tenants: bool) -> None:
         self.own_tenants = own_tenants
@@ -57,7 +57,7 @@ class Crowd:
             self.waiting[middle] = self.submit(number)
 
     def be_served(self) -> None:
-        """As many come as are served, so that the crowd stays as it is."""
+        """Serve requests and submit as many, so that the crowd keeps its size."""
         for number in range(ROUNDS):
             self.submit(number)
             self.simulation.release(self.simulation.served[number])

@@ -16,7 +16,7 @@ SIZES = [1.0, 5.0, 0.5, 2.0, 8.0]
 
 
 def backlog(simulation: Simulation, tenant: str, work_s: float, *, seconds: float) -> None:
-    """Requests of one tenant that are worth so many seconds of work."""
+    """Submit requests of one tenant that add up to this many seconds of work."""
     for _ in range(int(work_s / seconds)):
         simulation.submit(tenant, seconds=seconds)
 
@@ -81,8 +81,8 @@ def test_a_tenant_that_posts_a_thousand_delays_a_newcomer_by_one_service_time_at
     assert simulation.run_until(lambda: newcomer.granted) <= 2.0
 
 
-def test_a_newcomer_is_not_delayed_by_what_goes_on_at_other_backends() -> None:
-    """One virtual time for all would have run far ahead with the other model when the newcomer comes."""
+def test_a_newcomer_is_not_delayed_by_work_at_other_backends() -> None:
+    """A virtual time that both models shared would be far ahead when the newcomer comes."""
     simulation = Simulation(a=[SlotPool("slow", 1)], b=[SlotPool("fast", 4)])
     for _ in range(1000):
         simulation.submit("crowd", model="a", seconds=2.0)
@@ -96,7 +96,7 @@ def test_a_newcomer_is_not_delayed_by_what_goes_on_at_other_backends() -> None:
 @pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_later_tenant_gets_its_share_from_its_first_requests_on(slots: int, factor: float) -> None:
-    """Whatever the guesses: a newcomer that began behind them would wait for all of the crowd's errors."""
+    """A newcomer must not begin behind the guesses, because it would have to wait for all errors in them."""
     simulation = Simulation(SlotPool("gpu", slots), guesses=WrongGuesses(factor))
     for _ in range(300):
         simulation.submit("crowd")
@@ -118,7 +118,7 @@ def test_max_tokens_does_not_move_the_order() -> None:
     assert Counter(simulation.order())["asks for much"] == pytest.approx(10, abs=1)
 
 
-def test_a_wide_newcomer_waits_for_what_runs_and_what_slots_are_held_for_but_for_no_crowd() -> None:
+def test_a_wide_newcomer_waits_for_running_requests_and_held_slots_but_not_for_a_crowd() -> None:
     simulation = Simulation(SlotPool("gpu", 2))
     for _ in range(100):
         simulation.submit("crowd", width=2, seconds=2.0)
@@ -150,7 +150,7 @@ def test_being_idle_saves_up_no_claim() -> None:
 
 
 def test_a_lease_that_takes_longer_than_guessed_counts_against_its_tenant_while_it_runs() -> None:
-    """At its end it would be too late: whoever runs for an hour would have the other slots too."""
+    """A charge at the end would be too late: a tenant with long requests would get the other slots too."""
     simulation = Simulation(SlotPool("gpu", 2))
     simulation.submit("long", seconds=3600.0)
     simulation.submit("short")
@@ -215,7 +215,7 @@ def test_a_quarantined_slot_that_no_other_request_could_get_costs_nothing(change
     assert simulation.scheduler.slot_seconds == {"leaves": 2.0}
 
 
-def test_what_was_granted_and_not_used_costs_nothing() -> None:
+def test_a_lease_that_was_never_used_costs_nothing() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     running = simulation.submit("other", seconds=1.0)
     unlucky = simulation.submit("unlucky", seconds=100.0)
@@ -231,7 +231,7 @@ def test_what_was_granted_and_not_used_costs_nothing() -> None:
 
 @pytest.mark.parametrize("way", ["keys", "tickets", "models", "cancelling", "priorities", "max_tokens"])
 def test_splitting_lying_and_cancelling_gain_nothing(way: str) -> None:
-    """One tenant that does as it likes, beside an honest one: half of the slot time is due to each."""
+    """A tenant that tries each way, beside an honest one. Half of the slot time is due to each."""
     pool = SlotPool("gpu", 4)
     simulation = Simulation(m=[pool], other=[pool])
     models = itertools.cycle(["m", "other"] if way == "models" else ["m"])
@@ -276,8 +276,8 @@ def test_a_tenant_that_can_use_two_backends_gets_no_second_share() -> None:
     assert simulation.work_of("two backends") == pytest.approx(100, abs=2)
 
 
-def test_a_newcomer_need_not_be_let_ahead_where_nobody_is_behind() -> None:
-    """`slow` waits for one of two pools and has had little there; a newcomer may use both."""
+def test_a_newcomer_does_not_get_ahead_at_a_pool_where_no_tenant_is_behind() -> None:
+    """`slow` waits for one of two pools and has had little there. A newcomer may use both."""
     first, second = SlotPool("first", 1), SlotPool("second", 4)
     simulation = Simulation(both=[first, second], one=[first], many=[second])
     for _ in range(2):
@@ -313,7 +313,7 @@ def test_clocks_go_along_when_pools_are_connected_and_separated() -> None:
 
 
 def test_short_requests_with_pauses_save_up_no_claim() -> None:
-    """A client that pauses between its requests is behind the others all the time, and owed one request."""
+    """A client that pauses between its requests is always behind the others, but is owed one request only."""
     simulation = Simulation(SlotPool("gpu", 2))
 
     def chat() -> None:
@@ -369,7 +369,7 @@ def test_interactive_goes_before_batch() -> None:
 def test_batch_gets_a_ninth_of_the_slot_time_under_constant_interactive_load(
     slots: int, seconds: float
 ) -> None:
-    """Neither less with quick requests nor more with slow ones."""
+    """The share is no less with quick requests and no more with slow ones."""
     simulation = Simulation(SlotPool("gpu", slots))
     for _ in range(2 * slots):
         simulation.keep_busy("chatting", seconds=seconds)
@@ -397,7 +397,7 @@ def test_batch_gets_a_ninth_whatever_the_length_of_its_requests(seconds: float) 
 
 
 @pytest.mark.slow
-def test_a_tenant_that_says_batch_gets_no_more_by_it() -> None:
+def test_a_tenant_gains_nothing_by_declaring_its_requests_as_batch() -> None:
     simulation = Simulation(SlotPool("gpu", 4))
     for number in range(12):
         for _ in range(2):
@@ -407,7 +407,7 @@ def test_a_tenant_that_says_batch_gets_no_more_by_it() -> None:
     assert 0.005 <= simulation.work_of("t0") / 12000 <= 1 / 12
 
 
-def test_what_a_tenant_does_as_batch_counts_against_what_it_asks_interactively() -> None:
+def test_batch_work_of_a_tenant_counts_against_its_interactive_requests() -> None:
     simulation = Simulation(SlotPool("gpu", 2))
     for _ in range(4):
         simulation.keep_busy("both", priority=Priority.BATCH)
@@ -450,7 +450,7 @@ def test_tenants_that_come_once_are_forgotten() -> None:
 
 
 def test_kinds_of_tickets_that_come_once_are_forgotten() -> None:
-    """Widths and sizes are what clients say."""
+    """Clients choose widths and sizes, so there can be any number of kinds."""
     simulation = Simulation(SlotPool("gpu", 1000))
     running = simulation.submit(width=1000)
     for width in range(1, 1000):
@@ -461,7 +461,7 @@ def test_kinds_of_tickets_that_come_once_are_forgotten() -> None:
     assert len(simulation.scheduler._model_queues["m"]._rankings) < 50
 
 
-def test_a_tenant_that_is_ahead_is_not_forgotten_whoever_comes() -> None:
+def test_a_tenant_that_is_ahead_is_not_forgotten_when_many_others_come() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     simulation.submit("greedy", seconds=10**6)
     simulation.run(10**6)

@@ -1,7 +1,8 @@
 """Random schedules against the invariants of `admission.scheduler`, checked after every step.
 
-The machine does whatever the gateway could do to a scheduler, in any order. It keeps its own books of
-tickets and leases and compares. At the end of each run the world becomes kind: whoever waits gets a slot.
+The machine does all that the gateway could do to a scheduler, in any order. It keeps its own books of tickets
+and leases and compares them. At the end of each run all pools become free, so that every waiting ticket gets
+a slot.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(ROOMY, lambda: self.now, self.dispatched)
         self.all: list[TicketOwner] = []
         self.settled: list[TicketOwner] = []
-        """In the order in which they were called."""
+        """The owners that were called, in the order of the calls."""
         self.released = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.held: defaultdict[Lease, float] = defaultdict(float)
@@ -162,7 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, outcome=strategies.sampled_from(Outcome))
     def release(self, owner: TicketOwner, outcome: Outcome) -> None:
-        """Also a lease that was released before: then nothing may happen."""
+        """Release a lease, possibly for the second time. The second release must have no effect."""
         if owner.ticket is None or owner.ticket.lease is None:
             return
         if owner.ticket.lease.live:
@@ -195,7 +196,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.overdue()
 
     def hold(self, seconds: float) -> None:
-        """Slots are held by live leases, and by abandoned ones until they leave the quarantine."""
+        """Count held slots.
+
+        Live leases hold slots, and abandoned leases hold them until they leave the quarantine.
+        """
         for lease in self.live():
             self.held[lease] += seconds * lease.width
         for pool_queue in self.scheduler._pool_queues.values():
@@ -330,7 +334,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     # -- the end
 
     def teardown(self) -> None:
-        """Everybody who waits gets a slot in the end, however wide."""
+        """Check that every waiting ticket gets its slots in the end, however wide it is."""
         self.scheduler.limits = ROOMY
         for pool in self.pools:
             pool.admitting, pool.total = True, WIDEST

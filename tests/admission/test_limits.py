@@ -141,7 +141,7 @@ def test_reservations_in_the_way_give_a_short_wait_and_do_not_use_up_the_day(
     limiter.reserve("a", 32_000)
 
 
-def test_wait_for_a_reservation_is_learnt_from_what_ran(
+def test_wait_for_a_reservation_is_learnt_from_requests_that_ran(
     limited: Callable[..., Limiter], clocks: Clocks
 ) -> None:
     limiter = limited(tokens_per_day=1000)
@@ -198,7 +198,7 @@ def test_a_quota_lasts_till_midnight_utc(limited: Callable[..., Limiter], clocks
     limiter.reserve("a", 300)
     assert (limiter.used_today("a"), limiter.reserved_today("a")) == (0, 300)
     old.settle(5000)
-    assert limiter.used_today("a") == 0, "what was asked yesterday is not counted today"
+    assert limiter.used_today("a") == 0, "tokens of yesterday are not counted today"
     assert limiter.reserved_today("a") == 300
 
 
@@ -249,7 +249,7 @@ def test_a_quota_that_comes_later_counts_the_whole_day(limited: Callable[..., Li
     assert refused(limiter).refusal is Refusal.QUOTA_EXCEEDED
 
 
-def test_limit_that_comes_while_a_request_runs_is_not_given_what_was_never_taken(
+def test_limit_set_while_a_request_runs_gets_back_nothing_that_was_not_taken_from_it(
     limited: Callable[..., Limiter],
 ) -> None:
     limiter = limited()
@@ -270,8 +270,9 @@ def test_a_tenant_without_limits_is_never_refused(limited: Callable[..., Limiter
 
 
 class Limits(RuleBasedStateMachine):
-    """Whatever happens: the day's count is what was settled and not refunded, running requests hold what they
-    reserved, and a refused request leaves the limits as they were."""
+    """Three things hold in every state: the day's count is the sum of settled tokens that were not refunded,
+    running requests hold their reservations, and a refused request leaves the limits unchanged.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,7 +284,7 @@ class Limits(RuleBasedStateMachine):
         self.day = self.limiter.day
         self.live: list[tuple[UsageReservation, datetime.date]] = []
         self.counted: dict[int, float] = {}
-        """UsageReservation -> tokens that were settled of today."""
+        """UsageReservation -> tokens that were settled today."""
         self.running: dict[int, float] = {}
         """UsageReservation -> tokens that are reserved of today."""
 

@@ -1,4 +1,4 @@
-"""Pools that number their slots: each lease knows its own, and nobody gets one that is not clean."""
+"""Pools that number their slots: each lease knows its slots, and no request gets a slot that is not clean."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_request_that_cannot_name_its_slots_waits_for_the_whole_pool(demand: D
 
 
 def test_a_request_wider_than_the_pool_waits_for_a_wider_pool() -> None:
-    """It waits for another one, which may have that many when it has loaded."""
+    """The request waits for another pool, which may have that many slots when it has loaded."""
     pool, loading = SlotPool("gpu", 2), SlotPool("loading", 0, admitting=False)
     pool.numbered = True
     simulation = Simulation()
@@ -103,7 +103,7 @@ def test_a_request_wider_than_the_pool_waits_for_a_wider_pool() -> None:
     assert submit(simulation, Demand("other", "m", width=3)).queued
 
 
-def test_while_one_waits_for_the_whole_pool_others_of_its_tenant_are_let_through_now_and_then() -> None:
+def test_while_a_request_waits_for_the_whole_pool_others_of_its_tenant_pass_now_and_then() -> None:
     simulation, _ = pool_of(2)
     submit(simulation, ONE)
     whole, one = submit(simulation, MESSAGE), submit(simulation, ONE)
@@ -121,7 +121,7 @@ def test_a_lease_of_the_whole_pool_takes_the_whole_shared_context() -> None:
 
 
 def test_a_request_for_the_whole_pool_is_served_while_others_go_on() -> None:
-    """Others go on meanwhile: a slot frees every second, and there is always somebody for it."""
+    """Other requests go on meanwhile: a slot frees every second, and there is always a request for it."""
     simulation, pool = pool_of(2)
     running = [submit(simulation, ONE) for _ in range(2)]
     waiting = [submit(simulation, ONE) for _ in range(40)]
@@ -151,7 +151,7 @@ def test_a_slot_that_an_isolated_request_used_is_granted_only_when_clean() -> No
     assert slots(next_one) == (0,)
 
 
-def test_a_slot_that_is_not_clean_is_not_given_to_whom_it_would_suit_best() -> None:
+def test_an_unclean_slot_is_not_granted_even_to_the_request_that_it_would_suit_best() -> None:
     simulation, _ = pool_of(2)
     end(submit(simulation, ISOLATED))
     assert slots(submit(simulation, Demand("other", "m", warm_slots={"gpu": 0}))) == (1,)

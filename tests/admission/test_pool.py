@@ -1,4 +1,4 @@
-"""The counts of a pool: what is free is what nobody holds and nobody doubts."""
+"""The counts of a pool: a slot is free if no lease holds it and it is not in doubt."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_idleness_counts_from_the_end_of_the_last_lease() -> None:
     assert (calls, pool.idle_since, pool.status(9.0).idle_s) == ([7.0], 7.0, 2.0)
 
 
-def test_foreign_work_lowers_what_is_free_while_it_lasts() -> None:
+def test_foreign_work_lowers_the_free_slots_while_it_lasts() -> None:
     pool = SlotPool("gpu", 4, shared=True)
     Granting(pool).take()
     pool.probe_answered(pool.probe_sent(1.0), frozenset("abc"), 1.0)
@@ -144,7 +144,7 @@ def test_an_answer_that_cannot_be_read_changes_no_count() -> None:
     assert pool.status(2.0) == before
 
 
-def test_a_restart_of_the_backend_frees_what_was_in_doubt() -> None:
+def test_a_restart_of_the_backend_frees_slots_in_doubt() -> None:
     pool = SlotPool("gpu", 4)
     granting = Granting(pool)
     granting.take(width=2).release(Outcome.ABANDONED)

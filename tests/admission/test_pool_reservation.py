@@ -1,4 +1,4 @@
-"""Wide tickets: granted whole or not at all, sure to get there, and no slot idles for long for them."""
+"""Wide tickets are granted whole or not at all, get their slots in the end, and idle no slot for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ticket_of(width: int) -> Ticket:
 # -- the phases
 
 
-def test_a_reservation_for_nobody_holds_nothing_and_wants_no_timer() -> None:
+def test_a_reservation_without_a_ticket_holds_no_slots_and_needs_no_timer() -> None:
     reservation = PoolReservation()
     assert reservation.advance(100.0) == 0
     assert not reservation.holds(100.0)
@@ -184,7 +184,7 @@ def test_narrow_tickets_that_came_before_a_wide_one_go_before_it() -> None:
 
 
 def test_a_hold_that_comes_to_nothing_yields_to_narrow_tickets() -> None:
-    """Everything is guessed to take two seconds, so the hold may last one and a half times as long."""
+    """All requests are guessed to take two seconds, so the hold may last one and a half times as long."""
     pool = SlotPool("gpu", 2)
     simulation = Simulation(pool)
     simulation.submit(seconds=60.0)
@@ -206,7 +206,7 @@ def test_while_the_pool_yields_slots_that_come_free_are_granted_too() -> None:
     assert len(simulation.served) - 1 in (24, 25)
 
 
-def test_what_ends_before_the_width_is_there_passes() -> None:
+def test_a_request_that_ends_before_the_width_is_free_passes() -> None:
     simulation = Simulation(SlotPool("gpu", 2))
     for tenant, seconds in {"long": 20.0, "short": 1.0}.items():
         simulation.submit(tenant, seconds=seconds)
@@ -219,7 +219,7 @@ def test_what_ends_before_the_width_is_there_passes() -> None:
     assert 18 <= sum(request.granted for request in passing) <= 20
 
 
-def test_what_leaves_enough_slots_for_the_width_passes() -> None:
+def test_a_request_that_leaves_enough_slots_for_the_width_passes() -> None:
     simulation = Simulation(SlotPool("gpu", 4))
     for _ in range(3):
         simulation.submit("long", seconds=20.0)
@@ -311,7 +311,7 @@ def test_a_wide_request_behind_a_stream_costs_its_neighbours_next_to_nothing() -
 @pytest.mark.parametrize("longest", [0.5, 3.0, 10.0, 60.0, 300.0])
 @pytest.mark.parametrize("width", [2, 4])
 def test_a_wide_ticket_gets_there_within_four_of_the_longest_requests(width: int, longest: float) -> None:
-    """Under a load of narrow ones that never lets the slots be empty by chance."""
+    """Narrow requests keep the pool so busy that its slots are never all empty by chance."""
     pool = SlotPool("gpu", 4)
     simulation = Simulation(pool)
     for number in range(12):
@@ -346,7 +346,7 @@ def test_no_slot_is_held_longer_than_the_longest_request_runs() -> None:
         assert idle_since is None or simulation.now - idle_since <= 18.0
 
 
-def test_a_withdrawn_wide_ticket_gives_up_what_was_held_for_it() -> None:
+def test_a_withdrawn_wide_ticket_gives_up_the_slots_held_for_it() -> None:
     simulation = Simulation(SlotPool("gpu", 2))
     simulation.submit(seconds=60.0)
     wide = simulation.submit(width=2)
@@ -356,8 +356,8 @@ def test_a_withdrawn_wide_ticket_gives_up_what_was_held_for_it() -> None:
     assert simulation.scheduler.next_tick_at() is None or simulation.scheduler.depth == 0
 
 
-def test_a_pool_stays_reserved_for_the_ticket_that_has_it_whoever_comes() -> None:
-    """Else every newcomer would begin with a short hold, and the long ones would never be reached."""
+def test_a_pool_stays_reserved_for_its_ticket_when_others_come() -> None:
+    """Otherwise every newcomer would begin with a short hold, and the long ones would never be reached."""
     simulation = Simulation(SlotPool("gpu", 2))
     running = simulation.submit("old", seconds=60.0)
     first = simulation.submit("old", width=2)
@@ -367,7 +367,7 @@ def test_a_pool_stays_reserved_for_the_ticket_that_has_it_whoever_comes() -> Non
     assert (first.granted, second.granted) == (True, False)
 
 
-def test_one_ticket_holds_one_pool_only() -> None:
+def test_a_ticket_holds_one_pool_only() -> None:
     simulation = Simulation(SlotPool("first", 2), SlotPool("second", 2))
     running = [simulation.submit(seconds=60.0) for _ in range(4)]
     wide = simulation.submit(width=2)
@@ -442,7 +442,7 @@ def test_a_pool_that_turns_out_too_small_after_loading_ends_the_wait() -> None:
     assert narrow.granted
 
 
-def test_as_long_as_another_pool_may_yet_be_wide_enough_nobody_is_refused() -> None:
+def test_a_wide_ticket_is_not_refused_while_another_pool_may_become_wide_enough() -> None:
     loading, other = SlotPool("loading", 0, admitting=False), SlotPool("other", 0, admitting=False)
     simulation = Simulation(loading, other)
     wide = simulation.submit(width=3)

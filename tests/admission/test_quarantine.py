@@ -35,14 +35,17 @@ class ProbedPool:
         lease.release(Outcome.ABANDONED)
 
     def ask(self, running: str | None, *, after_s: float = 0.0) -> int:
-        """One probe, answered at once. Each letter is a task; returns how many slots came back."""
+        """Probe and answer at once.
+
+        Each letter is a running task. Return the number of slots that came back.
+        """
         self.now += after_s
         probe = self.pool.probe_sent(self.now)
         return self.pool.probe_answered(probe, _tasks(running), self.now)
 
     @property
     def asks_in_s(self) -> float | None:
-        """In how many seconds the next probe may leave."""
+        """The seconds until the next probe may leave."""
         at = self.pool.next_probe_at()
         return None if at is None else round(at - self.now, 6)
 
@@ -91,7 +94,7 @@ def test_a_request_closed_before_its_headers_is_probed_when_it_can_be_seen(mib: 
     assert backend.asks_in_s == max(SPACING_S, UNSTARTED_S + 0.1 * mib)
 
 
-def test_an_early_question_keeps_its_distance_to_the_last_while_a_prefill_may_not_be_noticed() -> None:
+def test_an_early_probe_keeps_its_distance_to_the_last_while_a_prefill_may_not_be_noticed() -> None:
     backend = ProbedPool()
     backend.abandon()
     backend.ask("a", after_s=SPACING_S)
@@ -108,7 +111,7 @@ def test_an_early_question_keeps_no_distance_when_nothing_else_is_in_doubt() -> 
         assert backend.ask("", after_s=EARLY_S) == 1
 
 
-def test_the_distance_counts_from_the_answer_because_that_is_what_disturbs() -> None:
+def test_the_spacing_counts_from_the_answer_because_the_answer_disturbs() -> None:
     backend = ProbedPool()
     backend.abandon()
     backend.now += SPACING_S
@@ -126,7 +129,7 @@ def test_an_unreadable_answer_does_not_make_the_next_probe_sooner() -> None:
     assert backend.ask("", after_s=SPACING_S) == 1
 
 
-def test_one_question_serves_all_slots_in_doubt() -> None:
+def test_a_probe_serves_all_slots_in_doubt() -> None:
     backend = ProbedPool()
     for _ in range(3):
         backend.abandon()
@@ -184,7 +187,7 @@ def test_a_lease_that_has_been_granted_for_long_has_its_slot_though_it_says_noth
 
 
 def test_a_lease_that_ends_while_the_question_is_under_way_accounts_for_no_busy_slot() -> None:
-    """The one busy slot is that of the abandoned request: the live one had just ended."""
+    """The one busy slot is that of the abandoned request, because the live one had just ended."""
     backend = ProbedPool(2)
     live = backend.lease()
     backend.abandon()
@@ -194,7 +197,9 @@ def test_a_lease_that_ends_while_the_question_is_under_way_accounts_for_no_busy_
 
 
 def test_a_lease_that_starts_while_the_question_is_under_way_accounts_for_no_busy_slot() -> None:
-    """It may have started after the slots were looked at, and the busy one be the abandoned request's."""
+    """The lease may have started after the slots were looked at, so the busy slot may be the abandoned
+    request's.
+    """
     backend = ProbedPool(2)
     late = backend.lease(started=False)
     backend.abandon()
@@ -224,7 +229,10 @@ def test_a_request_closed_before_its_headers_is_judged_when_it_can_be_seen(
 
 
 def test_earlier_results_do_not_return_a_slot_that_they_could_not_show() -> None:
-    """The first answer shows another task only; the late starter is the one that runs at the second."""
+    """The first answer shows another task only.
+
+    The lease that started late runs the task of the second answer.
+    """
     backend = ProbedPool(2)
     backend.abandon(started=False)
     assert backend.ask("a", after_s=0.4) == 0
@@ -308,7 +316,7 @@ def test_a_task_that_runs_on_may_be_the_abandoned_one() -> None:
 
 
 def test_a_task_seen_idle_between_two_answers_does_not_come_back_to_life() -> None:
-    """Tasks have numbers of their own: the same name cannot mean another task."""
+    """Tasks have numbers of their own, so the same number cannot mean another task."""
     backend = ProbedPool(3)
     for _ in range(2):
         backend.lease(started=False)
@@ -319,7 +327,7 @@ def test_a_task_seen_idle_between_two_answers_does_not_come_back_to_life() -> No
 
 
 def test_started_leases_and_later_tasks_together_show_a_slot_idle() -> None:
-    """One stream that runs on, one slot with ever new work that says nothing, one in doubt."""
+    """A stream runs on, a slot always has new work that sends nothing, and another slot is in doubt."""
     backend = ProbedPool(3)
     backend.lease()
     backend.lease(started=False)
@@ -342,7 +350,7 @@ def test_each_slot_is_judged_by_the_answers_that_could_show_it() -> None:
 
 
 def test_a_request_with_more_work_than_slots_puts_new_tasks_into_them() -> None:
-    """Four hundred inputs on two slots: what runs later is still the abandoned request."""
+    """Four hundred inputs share two slots, so later tasks still belong to the abandoned request."""
     backend = ProbedPool(2)
     backend.abandon(width=2)
     for running in ("ab", "cd", "ef"):
@@ -388,7 +396,7 @@ def test_time_frees_slots_if_the_backend_does_not_serve_its_slots() -> None:
 
 
 def test_time_frees_a_slot_in_the_very_moment_that_is_waited_for() -> None:
-    """That moment is a sum; an age, which is a difference, need not round to the same side."""
+    """The moment is a sum, and the age is a difference: the two need not round to the same side."""
     backend = ProbedPool(4)
     backend.now, max_s = 50.2, 120.0
     backend.abandon()
@@ -397,7 +405,7 @@ def test_time_frees_a_slot_in_the_very_moment_that_is_waited_for() -> None:
     assert len(backend.pool.quarantine.expire(moment, max_s)) == 1
 
 
-def test_a_restart_frees_all_and_forgets_what_was_seen() -> None:
+def test_a_restart_frees_all_slots_and_forgets_all_results() -> None:
     backend = ProbedPool(4)
     backend.abandon(width=2)
     backend.ask("ab", after_s=SPACING_S)

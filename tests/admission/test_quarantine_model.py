@@ -19,7 +19,7 @@ LONG_PREFILL = ModelledWork(prefill_s=17.0)
 
 @dataclass(frozen=True, slots=True)
 class ClientVisit:
-    """One request: the pause before it, its work, and the time until its client leaves."""
+    """A client's request: the pause before it, its work, and the time until the client leaves."""
 
     after_s: float
     work: ModelledWork
@@ -105,7 +105,7 @@ async def closed_at_once(llama: LlamaModel, work: ModelledWork) -> float:
     ("every_s", "takes_s"),
     [(0.2, 17.0), (0.9, 17.0), (1.3, 1.0), (SPACING_S, 1.0), (None, 1.0)],
 )
-def test_in_the_model_frequent_questions_keep_an_abandoned_prefill_alive(
+def test_frequent_probes_keep_an_abandoned_prefill_alive_in_the_model(
     every_s: float | None, takes_s: float
 ) -> None:
     """The real llama-server was measured to do this. A rule that probes so often would fail here."""
@@ -128,7 +128,10 @@ def test_in_the_model_frequent_questions_keep_an_abandoned_prefill_alive(
 
 
 def with_llama(slots: int, body: Callable[[LlamaModel, Prober], Awaitable[object]]) -> None:
-    """Run a test's body; at the end everything is back, and nothing was deferred or kept alive."""
+    """Run a test's body.
+
+    At its end all slots must be back, and no work may have been deferred or kept alive.
+    """
 
     async def main() -> None:
         llama = LlamaModel(slots)
@@ -174,7 +177,10 @@ def test_a_slow_decode_is_probed_again_only_after_the_spacing() -> None:
 
 
 def test_a_steady_flow_of_cancelled_decodes_does_not_keep_an_abandoned_prefill_alive() -> None:
-    """Each of them asks for an early probe; together they may not ask more often than the spacing."""
+    """Each of them asks for an early probe.
+
+    Together they must not be probed more often than the spacing allows.
+    """
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         prefill = asyncio.create_task(prober.request(LONG_PREFILL, leaves_after_s=2.0))
@@ -188,7 +194,7 @@ def test_a_steady_flow_of_cancelled_decodes_does_not_keep_an_abandoned_prefill_a
 
 
 def test_a_request_that_starts_after_its_close_is_waited_for() -> None:
-    """20 MB were sent and the connection closed at once; the slot is idle for 2.4 s, and busy then."""
+    """20 MB were sent and the connection closed at once. The slot is idle for 2.4 s, and busy after that."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         late = ModelledWork(body_mib=20, parsing=0.97, prefill_s=17.0)
@@ -205,7 +211,7 @@ def test_a_request_that_starts_after_its_close_is_waited_for() -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole answers"])
 def test_the_fourth_slot_is_not_granted_before_it_is_idle(stream: bool) -> None:
-    """While other slots stream, an abandoned prefill is not noticed: it goes on to its end."""
+    """While other slots stream, an abandoned prefill is not noticed, so it goes on to its end."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         live = [
@@ -228,7 +234,10 @@ def test_the_fourth_slot_is_not_granted_before_it_is_idle(stream: bool) -> None:
 
 
 def test_long_answers_that_say_nothing_before_their_end_do_not_keep_a_slot_out() -> None:
-    """Three of ten minutes each are live, one was abandoned: its slot is not idle for ten minutes."""
+    """Three requests of ten minutes are live and one was abandoned.
+
+    Some other slot is busy for ten minutes.
+    """
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         live = [
@@ -247,7 +256,7 @@ def test_long_answers_that_say_nothing_before_their_end_do_not_keep_a_slot_out()
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0, 8.0, 30.0])
 def test_constant_load_of_whole_answers_does_not_keep_a_slot_out(seconds: float) -> None:
-    """No single answer shows the slot idle: all others are busy every time, with work that says nothing."""
+    """No single answer shows the slot idle, because all others are always busy with silent work."""
 
     async def body(llama: LlamaModel, prober: Prober) -> None:
         stop = asyncio.Event()

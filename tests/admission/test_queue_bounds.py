@@ -53,7 +53,7 @@ def test_every_tenant_is_sure_of_an_equal_part_of_the_places() -> None:
     assert simulation.scheduler.status().by_tenant == {"flood": 20, "a": 20, "b": 20}
 
 
-def test_big_bodies_of_one_tenant_shut_nobody_out() -> None:
+def test_big_bodies_of_one_tenant_shut_no_other_tenant_out() -> None:
     simulation = full()
     big = [sent(simulation, "flood", 32) for _ in range(8)]
     small = sent(simulation, "other", 1)
@@ -83,7 +83,7 @@ def test_a_ticket_without_a_body_is_not_taken_out_for_bytes() -> None:
     assert (with_body.refusal, without.ticket.queued) == (Refusal.QUEUE_FULL, True)
 
 
-def test_a_body_that_could_never_wait_takes_nobody_out() -> None:
+def test_a_body_that_is_too_large_to_wait_removes_no_ticket() -> None:
     simulation = full(mib=10)
     waiting = [sent(simulation, "a", 5), sent(simulation, "b", 4)]
     with pytest.raises(Refused):
@@ -92,7 +92,9 @@ def test_a_body_that_could_never_wait_takes_nobody_out() -> None:
 
 
 def test_no_ticket_leaves_in_vain() -> None:
-    """One ticket of `a` would go, and then the newcomer's tenant would have most all the same."""
+    """If a ticket of `a` left, the newcomer's tenant would use most, and the newcomer would have to leave
+    too.
+    """
     tickets = [
         Ticket(Demand(tenant, "m", body_bytes=size), seq=seq, enqueued_at=0.0, on_settled=ignore)
         for seq, (tenant, size) in enumerate([("a", 10), ("a", 5), ("b", 13)])

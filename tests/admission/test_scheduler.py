@@ -1,4 +1,4 @@
-"""The scheduler: bounds, no barging, changes of pools and routes under load, and what it says of itself."""
+"""The scheduler: bounds, no overtaking, changes of pools and routes under load, and its figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_requests_go_where_most_slots_are_free() -> None:
     assert went == ["b", "b", "a", "b", "a", "b"]
 
 
-def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+def test_a_newcomer_does_not_overtake_waiting_tickets() -> None:
     pool = SlotPool("gpu", 1)
     simulation = Simulation(pool)
     running = simulation.submit()
@@ -199,7 +199,7 @@ def test_the_places_of_one_model_are_not_those_of_another() -> None:
     assert simulation.scheduler.depth == 2
 
 
-def test_one_tenant_cannot_take_all_places() -> None:
+def test_a_tenant_cannot_take_all_places() -> None:
     simulation = Simulation(SlotPool("gpu", 1), limits=limits(max_queue_per_tenant=2))
     simulation.submit("crowd")
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_the_bodies_that_wait_are_bounded_all_together() -> None:
     simulation.scheduler.submit(Demand("t", "b", body_bytes=600), ignore)
 
 
-def test_a_tenant_has_no_more_in_the_gateway_than_it_may() -> None:
+def test_a_tenant_has_no_more_requests_in_the_gateway_than_it_may() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     simulation.scheduler.set_concurrency({"t": 2})
     running, waiting = simulation.submit(), simulation.submit()
@@ -256,7 +256,7 @@ def test_a_pool_that_grows_grants_at_once() -> None:
     assert running.lease.live
 
 
-def test_a_pool_that_shrinks_evicts_nobody_and_grants_nothing_until_it_fits_again() -> None:
+def test_a_pool_that_shrinks_evicts_no_lease_and_grants_nothing_until_it_fits_again() -> None:
     pool = SlotPool("gpu", 3)
     simulation = Simulation(pool)
     running = [simulation.submit() for _ in range(3)]
@@ -281,7 +281,7 @@ def test_tickets_wait_for_a_pool_that_does_not_admit_and_get_it_when_it_does() -
     assert waiting.granted
 
 
-def test_a_pool_that_comes_in_serves_those_who_wait_already() -> None:
+def test_a_pool_that_is_added_serves_tickets_that_wait_already() -> None:
     simulation = Simulation(SlotPool("first", 1))
     simulation.submit()
     waiting = simulation.submit()
@@ -289,7 +289,7 @@ def test_a_pool_that_comes_in_serves_those_who_wait_already() -> None:
     assert waiting.lease.pool_name == "second"
 
 
-def test_a_pool_that_went_out_serves_nobody_any_more() -> None:
+def test_a_pool_that_was_removed_serves_no_ticket_any_more() -> None:
     first, second = SlotPool("first", 1), SlotPool("second", 1)
     simulation = Simulation(first, second)
     running = [simulation.submit() for _ in range(2)]
@@ -302,7 +302,7 @@ def test_a_pool_that_went_out_serves_nobody_any_more() -> None:
     assert first.free == 1
 
 
-def test_tickets_of_a_model_that_nobody_serves_any_more_are_refused_and_no_others() -> None:
+def test_only_tickets_of_a_model_that_no_pool_serves_any_more_are_refused() -> None:
     pool = SlotPool("gpu", 1)
     simulation = Simulation(a=[pool], b=[pool])
     simulation.submit(model="a")
@@ -352,7 +352,7 @@ def test_a_pool_named_twice_counts_once() -> None:
 # -- what it says of itself
 
 
-def test_the_status_counts_who_waits_and_for_how_long() -> None:
+def test_the_status_counts_waiting_tickets_and_states_the_longest_wait() -> None:
     simulation = Simulation(SlotPool("gpu", 1))
     assert simulation.scheduler.status() == QueueStatus(depth=0, by_tenant={}, oldest_s=0.0)
     simulation.submit("a", seconds=100.0)
@@ -366,7 +366,7 @@ def test_the_status_counts_who_waits_and_for_how_long() -> None:
 
 
 def test_the_estimated_wait_is_that_of_the_fair_order() -> None:
-    """A quiet tenant beside a flood is told its own wait."""
+    """A quiet tenant beside a flood gets an estimate of its own wait."""
     simulation = Simulation(SlotPool("gpu", 2))
     assert simulation.scheduler.estimate_wait_s("m") > 0
     for _ in range(2):
@@ -379,7 +379,7 @@ def test_the_estimated_wait_is_that_of_the_fair_order() -> None:
     assert simulation.scheduler.estimate_wait_s("nobody") > 0
 
 
-def test_at_the_median_a_ticket_is_told_its_wait_within_a_factor_of_two() -> None:
+def test_the_estimated_wait_of_a_ticket_is_right_within_a_factor_of_two_at_the_median() -> None:
     simulation = Simulation(SlotPool("gpu", 4))
     lengths = {"agent": 20.0, "chat": 4.0, "completion": 0.5}
     for tenant, seconds in lengths.items():

@@ -1,4 +1,4 @@
-"""Pools whose slots share one context: what runs together always fits, and nobody waits for ever."""
+"""Pools whose slots share one context: running requests always fit, and no ticket waits for ever."""
 
 from __future__ import annotations
 
@@ -62,8 +62,11 @@ def test_an_answer_without_a_limit_counts_with_a_slot_s_share() -> None:
     assert [submit(simulation, 10, open_ended=True).queued for _ in range(4)] == [False] * 3 + [True]
 
 
-def test_an_answer_without_a_limit_gets_one_of_what_it_is_counted_with() -> None:
-    """At least half a slot's share, however long the prompt; but none where it has all there is."""
+def test_an_answer_without_a_limit_is_limited_to_the_tokens_that_are_counted_for_it() -> None:
+    """The limit is at least half a slot's share, however long the prompt.
+
+    A request with the whole context has none.
+    """
 
     def limit(tokens: int, **members: object) -> tuple[int, int | None]:
         simulation, _ = pool_of(4)
@@ -101,8 +104,8 @@ def test_each_slot_of_an_abandoned_wide_request_holds_a_part_of_its_tokens() -> 
     assert pool.room == 400
 
 
-def test_while_a_big_one_waits_small_ones_are_let_through_now_and_then() -> None:
-    """Also those of its own tenant: they are of another size."""
+def test_while_a_big_request_waits_small_ones_pass_now_and_then() -> None:
+    """Small requests of its own tenant pass too, because they are of another size."""
     simulation, _ = pool_of(4)
     submit(simulation, 600)
     big, small = submit(simulation, 900), submit(simulation, 100)

@@ -77,7 +77,7 @@ def test_rounding_errors_of_guesses_end_with_the_last_charge() -> None:
     assert clock.pending == 0
 
 
-def test_what_is_not_known_is_guessed_from_the_model_and_then_from_the_tenant() -> None:
+def test_an_unknown_kind_of_request_is_guessed_from_the_model_and_then_from_the_tenant() -> None:
     guesses = Guesses()
     chat, embedding = Demand("t", "m", endpoint="chat"), Demand("t", "m", endpoint="embeddings")
     assert guesses.of(chat) == UNKNOWN_S

@@ -1,7 +1,7 @@
 """Scheduler and limits together, as a request uses both: random schedules against what tenants are owed.
 
-A request reserves, takes a place, runs and ends; it may be refused by either, leave at any moment, and learn
-what it cost before or after its end. Weights, limits and slots change meanwhile.
+A request reserves, takes a place, runs and ends. Either part may refuse it, it may leave at any moment, and
+its cost may become known before or after its end. Weights, limits and slots change meanwhile.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ChargedRequest:
     reservation: UsageReservation
     day: datetime.date
     tokens: float
-    """The tokens that its tenant is charged with now."""
+    """The tokens that its tenant is charged now."""
     over: bool = False
 
     @property
@@ -134,7 +134,7 @@ class TenantMachine(RuleBasedStateMachine):
 
     @rule(number=which, tokens=amounts, outcome=st.sampled_from(Outcome), late=st.booleans())
     def end(self, number: int, tokens: int, outcome: Outcome, late: bool) -> None:
-        """`late`: what it cost is known after the slot has gone to the next."""
+        """End the request. With `late`, its cost becomes known after the next request has got the slot."""
         if running := self.running():
             request = running[number % len(running)]
             assert request.lease is not None
@@ -146,7 +146,7 @@ class TenantMachine(RuleBasedStateMachine):
 
     @rule(number=which, tokens=amounts)
     def learn_what_it_costs(self, number: int, tokens: int) -> None:
-        """The request may be running, or may have ended long ago."""
+        """Settle the cost of a request that runs, or that ended long ago."""
         known = [request for request in self.requests if request.lease is not None]
         if known:
             request = known[number % len(known)]
@@ -266,7 +266,7 @@ class TenantMachine(RuleBasedStateMachine):
         )
 
     def is_as(self, tenant: str, before: tuple[float, ...]) -> None:
-        """A refused request has cost nothing."""
+        """Check that a refused request has cost nothing."""
         assert self.state(tenant) == pytest.approx(before)
 
 

@@ -91,7 +91,7 @@ def test_the_wait_is_for_a_slot_if_another_backend_of_the_model_serves() -> None
     assert simulation.scheduler.next_tick_at() == TIMEOUT_S
 
 
-def test_it_is_known_since_when_each_model_is_waited_for() -> None:
+def test_the_scheduler_states_since_when_tickets_of_each_model_wait() -> None:
     pool = SlotPool("gpu", 0, admitting=False)
     simulation = Simulation(pool, other=[pool])
     simulation.now = 3.0

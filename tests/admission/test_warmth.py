@@ -1,4 +1,4 @@
-"""Of several pools that could serve a ticket, the warm one does, if no other ticket loses a slot by it."""
+"""The warm pool serves a ticket that could go to several pools, if no other ticket loses a slot by it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_ticket_goes_to_the_pool_that_knows_most_of_it() -> None:
     assert served_at(late) == "a", "the warm one is full"
 
 
-def test_pools_that_know_as_much_are_chosen_by_what_goes_on_there() -> None:
+def test_the_freest_of_equally_warm_pools_is_chosen() -> None:
     two = Two(slots=2)
     assert [served_at(two.warm(a=MUCH, b=MUCH)) for _ in range(4)] in (
         ["a", "b", "a", "b"],
@@ -63,7 +63,7 @@ def test_a_ticket_waits_for_its_warm_pool_for_a_moment_and_no_longer() -> None:
     assert served_at(busy) == "a"
 
 
-def test_it_gets_its_warm_pool_if_that_comes_free_meanwhile() -> None:
+def test_a_ticket_gets_its_warm_pool_if_that_becomes_free_meanwhile() -> None:
     two = Two()
     two.warm(seconds=WAIT_S / 2, a=MUCH)
     ticket = two.warm(a=MUCH)
@@ -71,7 +71,7 @@ def test_it_gets_its_warm_pool_if_that_comes_free_meanwhile() -> None:
     assert served_at(ticket) == "a"
 
 
-def test_it_declines_a_cold_slot_once() -> None:
+def test_a_ticket_declines_a_cold_slot_once() -> None:
     two = Two()
     two.warm(seconds=100, a=MUCH)
     first = two.warm(seconds=1, a=MUCH)
@@ -80,7 +80,7 @@ def test_it_declines_a_cold_slot_once() -> None:
     second = two.warm(a=MUCH)
     third = two.warm(a=MUCH)
     two.run(1.01)
-    assert served_at(second) == "b", "two waited, so nobody declined"
+    assert served_at(second) == "b", "two waited, so none declined"
     two.run(1.01 + WAIT_S)
     assert served_at(third) == "b"
 
@@ -100,8 +100,8 @@ def test_a_short_beginning_is_not_worth_a_wait() -> None:
     assert served_at(two.warm(a=100)) == "b"
 
 
-def test_a_warm_pool_is_not_taken_from_who_is_next_there() -> None:
-    """`only_a` waits for the one pool that serves its model; the other ticket could go to either."""
+def test_a_warm_pool_is_not_taken_from_the_ticket_that_is_next_there() -> None:
+    """`only_a` waits for the only pool that serves its model. The other ticket could go to either pool."""
     a, b = SlotPool("a", 1), SlotPool("b", 1)
     two = Simulation(a, b, limits=LIMITS, only=[a])
     holders = [two.submit("h", seconds=1), two.submit("h", seconds=1)]
@@ -113,7 +113,7 @@ def test_a_warm_pool_is_not_taken_from_who_is_next_there() -> None:
 
 
 @pytest.mark.parametrize("change", ["stops admitting", "is withdrawn"])
-def test_a_patient_ticket_does_not_wait_for_what_will_not_come(change: str) -> None:
+def test_a_patient_ticket_does_not_wait_for_a_slot_that_will_not_come(change: str) -> None:
     two = Two()
     two.warm(seconds=100, a=MUCH)
     ticket = two.warm(a=MUCH)
@@ -126,5 +126,5 @@ def test_a_patient_ticket_does_not_wait_for_what_will_not_come(change: str) -> N
         assert two.scheduler.next_tick_at() is None
 
 
-def test_warmth_is_no_part_of_what_a_demand_is() -> None:
+def test_demands_that_differ_in_warmth_only_have_the_same_hash() -> None:
     assert hash(Demand("t", "m")) == hash(Demand("t", "m", warmth={"a": 1}))

@@ -54,7 +54,7 @@ def test_a_real_process_has_used_time_and_memory() -> None:
         assert memory_bytes(pids) > 1 << 20
 
 
-def test_one_core_is_shared_and_said_so() -> None:
+def test_gateway_and_load_share_a_single_core_and_the_text_says_so() -> None:
     assert choose({3}) == Cores(3, 3)
     assert "only one" in str(choose({3}))
 

@@ -42,7 +42,7 @@ def peer(name: str) -> Peer:
 
 
 @pytest.mark.anyio
-async def test_a_contest_measures_everybody_and_names_who_cannot_start(tmp_path: Path) -> None:
+async def test_a_contest_measures_all_gateways_and_names_those_that_cannot_start(tmp_path: Path) -> None:
     samples, cores = Samples(), choose()
     ours, naive = peer("slotgate"), peer("naive")
     reference = replace(ours, name=REFERENCE)
@@ -93,7 +93,7 @@ async def test_a_gateway_with_fewer_streams_has_no_ratio_to_the_reference(tmp_pa
         ("nothing of the kind", ""),
     ],
 )
-def test_a_version_is_read_off_what_a_program_says(said: str, number: str) -> None:
+def test_a_version_is_read_from_the_output_of_a_program(said: str, number: str) -> None:
     told = replace(peer("slotgate"), version=lambda program: [program, "-c", f"echo '{said}' >&2"])
     assert version_of(told, "/bin/sh") == number
     assert version_of(told, "/nowhere/program") == ""

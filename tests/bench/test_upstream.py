@@ -75,7 +75,7 @@ async def test_a_chunk_has_the_shape_of_llama_servers() -> None:
     assert done == b"data: [DONE]\n\n"
 
 
-async def test_it_says_that_it_has_slots() -> None:
+async def test_the_synthetic_upstream_states_its_slots() -> None:
     async with upstream() as target, await RawClient.connect(f"http://127.0.0.1:{target.port}") as client:
         await client.request("GET", "/props")
         assert orjson.loads(await client.body())["total_slots"] == SLOTS

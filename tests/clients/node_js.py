@@ -24,7 +24,7 @@ WITHIN_S = 30.0
 """The time limit of a run. Starting the programs takes half a second."""
 ERRORS = openai_python.ERRORS
 AI_SDK_ERRORS = {**dict.fromkeys(ERRORS, "AI_APICallError"), 200: "Object"}
-"""In the AI SDK, an error inside a stream reaches the user as the object that the gateway sent."""
+"""The AI SDK gives its user an error inside a stream as the object that the gateway sent."""
 
 
 def drives(client: str) -> Run:

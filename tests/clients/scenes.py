@@ -1,4 +1,4 @@
-"""One short answer of a llama-server in the protocol of each endpoint.
+"""A short answer of a llama-server in the protocol of each endpoint.
 
 Its words are `WORDS`. `events` is a whole stream, event by event. Tests truncate it, stop it, or repeat it
 for ever.
@@ -84,7 +84,9 @@ def _chat_tool() -> list[bytes]:
 
 
 def _response_tool() -> list[bytes]:
-    """As in llama-server, without an id of the call, parts of the reasoning, and an end of the arguments."""
+    """Return the tool call as llama-server sends it: without its id, without parts of the reasoning, and
+    without an end of the arguments.
+    """
     created, in_progress, *_, completed = response_events(WORDS, _FILE)
     thinking = {"id": _REASONING_ID, "summary": [], "type": "reasoning", "encrypted_content": ""}
     thought = {**thinking, "content": [{"text": "".join(THOUGHT), "type": "reasoning_text"}]}

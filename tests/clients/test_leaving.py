@@ -29,7 +29,7 @@ async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
         assert report.failure is None
         assert len(report.pieces) >= 3
         assert freed == [True]
-        assert len(fu.generations) == 1, "nobody tried again"
+        assert len(fu.generations) == 1, "no client tried again"
 
 
 @every_client

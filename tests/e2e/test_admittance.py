@@ -65,7 +65,7 @@ KNOWN: dict[str, Sequence[bytes]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_scenario_100_what_is_no_known_key_is_401(case: str) -> None:
+async def test_scenario_100_an_unknown_key_is_401(case: str) -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, tenant=[tenant()])) as gateway:
         answers = [
@@ -244,7 +244,7 @@ async def test_a_content_type_that_a_form_can_send_is_415_without_keys(kind: byt
     assert got.status == status
 
 
-async def test_with_keys_any_host_origin_and_content_type_will_do() -> None:
+async def test_a_gateway_with_keys_accepts_any_host_origin_and_content_type() -> None:
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, tenant=[tenant()])) as gateway:
         page = [b"origin: https://evil.example", b"content-type: text/plain", bearer()]

@@ -39,7 +39,7 @@ async def test_a_drained_backend_finishes_its_requests_and_gets_no_new_ones() ->
             ready = (await fetch(gateway.url, "GET", "/ready")).status
     assert (answer.status, answer.json["state"], answer.json["active"]) == (200, "draining", 1)
     assert (refused.status, refused.error["code"]) == (503, "no_backend")
-    assert "drained by order" in refused.error["message"]
+    assert "drained by an operator" in refused.error["message"]
     assert (states, ready) == ({"gpu0": "draining"}, 503)
 
 

@@ -161,7 +161,7 @@ async def test_a_body_that_is_announced_too_large_is_413_before_it_is_sent(annou
 
 
 async def test_scenario_093_a_chunked_body_is_cut_off_one_byte_above_the_limit() -> None:
-    """Its end never comes, and is not waited for."""
+    """The end of the body never comes, and the gateway does not wait for it."""
     head = request_bytes("POST", CHAT, JSON, b"transfer-encoding: chunked")
     async with nothing_forwarded(max_body_bytes=LIMIT) as gateway:
         async with await gateway.client() as client:
@@ -216,7 +216,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-async def test_other_methods_are_405_with_what_is_allowed(path: str) -> None:
+async def test_other_methods_are_405_with_the_allowed_methods(path: str) -> None:
     async with nothing_forwarded() as gateway:
         options = await fetch(gateway.url, "OPTIONS", path)
         others = {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - {m.decode() for m in ALLOWED[path]}

@@ -26,7 +26,7 @@ ANSWER: Script = [Write(H + chunked(T("a"), T("b"), STOP, DONE) + END), Fin()]
 
 
 async def bench(url: str, *options: str, key: str = "sg-a") -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
+    """Return exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "slotgate", "bench", "--url", url, *options),
         env={**os.environ, "SLOTGATE_KEY": key, "XDG_STATE_HOME": os.devnull},
@@ -37,7 +37,7 @@ async def bench(url: str, *options: str, key: str = "sg-a") -> tuple[int, str, s
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_it_sends_the_stated_number_of_requests_and_streams() -> None:
+async def test_bench_sends_the_stated_number_of_requests_and_streams() -> None:
     fu = ScriptedUpstream(scripts={CHAT: ANSWER}, llama=LlamaLike(8))
     async with fu, running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
         code, out, _ = await bench(gateway.url, "--requests", "20", "--streams", "4", "--json")

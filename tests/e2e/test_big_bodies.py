@@ -1,4 +1,4 @@
-"""Bodies of many megabytes pass unharmed, and other people's streams go on meanwhile."""
+"""Bodies of many megabytes pass unharmed, and streams of other clients go on meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_picture_in_chunks_and_under_another_name_loses_nothing_either()
     assert sent == {**orjson.loads(with_picture(stream=False)), "model": "theirs"}
 
 
-async def test_an_answer_may_be_as_large_as_it_likes() -> None:
+async def test_an_answer_may_be_of_any_size() -> None:
     said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": PICTURE}}]}
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, said))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -92,7 +92,10 @@ def script(request: ReceivedRequest) -> Script:
 
 @pytest.mark.slow
 async def test_scenario_106_streams_go_on_while_big_bodies_come_in(tmp_path: Path) -> None:
-    """Three of a kind at once. The limit is far above what is seen, and far below what users report."""
+    """Three bodies of a kind come at once.
+
+    The limit is far above the measured times, and far below the times that users report.
+    """
     fu = ScriptedUpstream(script, llama=LlamaLike(STREAMS + 4))
     async with fu, served_gateway(tmp_path, backend_table(fu.url)) as served:
         arrivals: list[list[int]] = [[] for _ in range(STREAMS)]

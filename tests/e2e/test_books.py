@@ -34,7 +34,7 @@ async def gateway_for(fu: ScriptedUpstream, **limits: int) -> AsyncIterator[Gate
 
 
 async def ended(gateway: Gateway) -> dict[str, Any]:
-    """The facts of the one request, once it has ended. The limits must say the same."""
+    """Return the facts of the only request, once it has ended. The limits must agree with them."""
     await gateway.until(lambda: gateway.parts.history.count == 1)
     [facts] = gateway.parts.history.newest(0.0)
     used = facts["prompt_tokens"] + facts["completion_tokens"]
@@ -66,7 +66,7 @@ CUT: dict[str, Script] = {"left": [Stall()], "truncated": [Fin()], "idle": [Stal
 
 @EACH_STREAM
 @pytest.mark.parametrize("ending", CUT)
-async def test_stream_that_is_cut_short_is_counted_by_what_passed(way: Way, ending: str) -> None:
+async def test_stream_that_is_cut_short_is_counted_by_the_tokens_that_passed(way: Way, ending: str) -> None:
     fu = upstream(way, [Write(H + way.head()), *CUT[ending]])
     async with gateway_for(fu, tokens_per_day=10_000) as gateway, await gateway.client() as client:
         await client.send(way.request(KEY, b"x-request-id: r1", stream=True))
@@ -106,7 +106,7 @@ async def test_stream_that_the_backend_fails_before_anything_passed_is_free(way:
     assert state.remaining == 5
 
 
-# -- what was tried with scripts
+# -- endings that were found with scripts
 
 
 async def test_messages_streams_that_are_left_use_up_the_day() -> None:
@@ -189,7 +189,7 @@ async def test_choices_and_response_fields_are_counted() -> None:
         assert gateway.limiter.used_today("a") == 9 + 3 * 50 + 13 + 7
 
 
-async def test_client_that_leaves_after_the_end_was_made_has_had_all_of_it() -> None:
+async def test_client_that_leaves_after_the_end_was_made_has_had_the_whole_answer() -> None:
     [way] = [way for way in STREAMS if way.endpoint.name == "chat"]
     async with gateway_for(upstream(way, way.script()), tokens_per_day=10_000) as gateway:
         frames = await read_stream(gateway.url, CHAT, chat(), [KEY])

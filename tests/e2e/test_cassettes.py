@@ -1,4 +1,4 @@
-"""Recorded and played through real sockets: the same bytes, the same endings, no keys."""
+"""Exchanges are recorded and played through real sockets: the same bytes, the same endings, no keys."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_an_exchange_ends_as_it_ended(name: str, tmp_path: Path) -> None:
         asking = asyncio.ensure_future(posted(url, CHAT, chat()))
         if gates:
             await fu.until(lambda: fu.generations and fu.generations[0].write_ns)
-            await asyncio.sleep(0.05)  # a reset may overtake what was written before it
+            await asyncio.sleep(0.05)  # a reset may overtake bytes that were written before it
             gates[0].event.set()
         live = await asking
     [kept] = recordings(tmp_path)
@@ -138,7 +138,7 @@ def alike(one: SeenResponse) -> tuple[object, ...]:
     return (one.status, told, one.body, one.clean_end, one.closed)
 
 
-async def test_a_client_that_leaves_has_its_upstream_closed_and_what_came_is_kept(tmp_path: Path) -> None:
+async def test_the_upstream_of_a_client_that_leaves_is_closed_and_its_reads_are_kept(tmp_path: Path) -> None:
     script: Script = [Write(H + chunked(T("a"))), Stall()]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu, recording(fu.url, tmp_path) as url:
         async with await RawClient.connect(url) as client:
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_has_its_upstream_closed_and_what_came_is_kep
 
 
 @pytest.mark.slow
-async def test_an_answer_that_runs_when_recording_stops_is_kept_as_far_as_it_came(tmp_path: Path) -> None:
+async def test_an_answer_that_runs_when_recording_stops_is_kept_up_to_there(tmp_path: Path) -> None:
     script: Script = [Write(H + chunked(T("a"))), Stall()]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu:
         async with recording(fu.url, tmp_path) as url:
@@ -162,11 +162,11 @@ async def test_an_answer_that_runs_when_recording_stops_is_kept_as_far_as_it_cam
             assert (kept.response.ending, kept.response.body) == (Ending.ABANDONED, T("a"))
 
 
-# -- what is kept
+# -- the content of recordings
 
 
 async def test_reads_are_kept_as_they_came(tmp_path: Path) -> None:
-    """Also where they cut a character, and where one holds many frames."""
+    """Reads are kept even if they cut a character, or hold many frames."""
     gates = [Gate() for _ in range(4)]
     events = [T("ü"), T("b") + T("c"), STOP + DONE]
     parts = [events[0][:-40], events[0][-40:], events[1], events[2]]
@@ -257,8 +257,11 @@ async def test_an_upstream_without_llama_servers_status_can_be_recorded_and_play
     assert (player.misses, player.played.total()) == ([], 2)
 
 
-async def test_no_key_is_kept_wherever_it_stood(tmp_path: Path) -> None:
-    """In headers, query and body; echoed by the upstream in a header, whole and across two reads."""
+async def test_keys_are_kept_from_no_part_of_an_exchange(tmp_path: Path) -> None:
+    """The keys stand in headers, query and body.
+
+    The upstream echoes them in a header, and in its body, whole and across two reads.
+    """
     key, other = "sk-CANARY0123456789abcdefghij", "plain-canary-of-no-known-shape"
     echo = answer(401, f'{{"error":"bad key {key}, {other}"}}'.encode(), f"X-Echo: {other}".encode())
     echo = echo.replace(

@@ -65,7 +65,7 @@ async def test_a_whole_answer_keeps_its_fields_and_gets_the_gateways_identity() 
 
 @pytest.mark.parametrize(("inside", "text"), [(b"caf\xff", "caf\ufffd"), (b"\\ud83d", "\ufffd")])
 async def test_scenario_086_broken_text_in_a_whole_answer_is_mended(inside: bytes, text: str) -> None:
-    """As it is in a stream: half a character costs nobody the rest of the answer."""
+    """Half a character costs no client the rest of its answer, in a stream or in a whole answer."""
     said = b'{"model":"m","p":NaN,"choices":[{"index":0,"message":{"content":"%s"}}]}' % inside
     fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, said))]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -94,7 +94,7 @@ async def test_the_clients_headers_do_not_reach_the_backend() -> None:
     }
 
 
-async def test_the_body_passes_as_it_was_written_but_for_what_must_change() -> None:
+async def test_the_body_passes_as_it_was_written_except_for_members_that_must_change() -> None:
     fu = ScriptedUpstream()
     big = b"123456789012345678901234567890"
     body = b'{ "messages":[{"role":"user","content":"x"}], "stream":true,"big":%b, "id_slot": 1}' % big
@@ -125,7 +125,10 @@ async def test_a_usage_chunk_that_the_client_asked_for_passes() -> None:
 
 
 async def test_a_backend_that_states_no_counts_is_asked_for_them_and_the_client_sees_none() -> None:
-    """The first stream shows that the backend states nothing; from the second on it is asked."""
+    """The first stream shows that the backend states nothing.
+
+    From the second stream on it is asked for counts.
+    """
     scripts = iter([stream(T("a"), STOP, DONE), stream(T("a"), STOP, USE, DONE)])
     fu = ScriptedUpstream(scripts={CHAT: lambda _: next(scripts)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -134,7 +134,7 @@ async def successor_of(child: int, served: Served) -> int:
 
 
 @pytest.mark.real
-async def test_serve_runs_what_has_a_command_and_brings_it_back(tmp_path: Path, tiny_model: Path) -> None:
+async def test_serve_runs_backends_with_a_command_and_restarts_them(tmp_path: Path, tiny_model: Path) -> None:
     async with served_gateway(tmp_path, configuration(tiny_model)) as served:
         first = await chat(served)
         (child,) = children_of(served.process.pid)
@@ -150,7 +150,9 @@ async def test_serve_runs_what_has_a_command_and_brings_it_back(tmp_path: Path, 
 
 
 @pytest.mark.real
-async def test_serve_loads_on_demand_and_stops_what_it_loaded(tmp_path: Path, tiny_model: Path) -> None:
+async def test_serve_loads_on_demand_and_stops_the_processes_that_it_loaded(
+    tmp_path: Path, tiny_model: Path
+) -> None:
     async with served_gateway(tmp_path, configuration(tiny_model) + 'load = "demand"\n') as served:
         before = children_of(served.process.pid)
         answer = await chat(served)

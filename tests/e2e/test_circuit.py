@@ -1,4 +1,4 @@
-"""A backend whose health is good and that says nothing; one that says much and shows no health."""
+"""A backend with good health whose streams are silent, and one with streams that flow whose health is bad."""
 
 from __future__ import annotations
 

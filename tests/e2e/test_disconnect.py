@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_upstream(*, stream: 
 
 
 async def test_a_grant_that_meets_a_leaving_client_is_passed_on() -> None:
-    """One slot; of three in the queue the first leaves as the slot becomes free."""
+    """There is one slot. Of three requests in the queue, the first leaves as the slot becomes free."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         for _ in range(20):

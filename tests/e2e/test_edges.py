@@ -40,7 +40,7 @@ PARAMETERS = {"{id}": "an-id", "{id:path}": "m", "{name}": "icon.svg"}
 
 
 def shown_settings(url: str) -> Settings:
-    """Everything that can be served is."""
+    """Return settings that switch on everything that can be served."""
     tenant = {"name": "t", "key_hashes": [hash_key(TENANT)]}
     return settings_for(url, server=SHOWN, tenant=[tenant])
 
@@ -98,7 +98,7 @@ def whole(way: Way) -> ScriptedUpstream:
     return ScriptedUpstream(scripts={way.upstream: script}, llama=LlamaLike(model=MODEL))
 
 
-def test_every_endpoints_is_among_the_routes() -> None:
+def test_every_endpoint_is_among_the_routes() -> None:
     assert {way.path for way in WAYS} <= {place.path for place in PLACES}
 
 
@@ -221,7 +221,7 @@ async def test_a_client_that_expects_100_continue_gets_it_and_is_served(way: Way
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"br", b"deflate, gzip", b"x"])
 @AT_EVERY_ENDPOINT
-async def test_a_compressed_body_is_415_and_the_answer_names_what_is_accepted(
+async def test_a_compressed_body_is_415_and_the_answer_names_the_accepted_encoding(
     way: Way, encoding: bytes
 ) -> None:
     body, kind = way.body()
@@ -237,7 +237,7 @@ async def test_a_compressed_body_is_415_and_the_answer_names_what_is_accepted(
 
 
 @pytest.mark.parametrize("encoding", [b"identity", b"", b" Identity "])
-async def test_a_body_that_says_it_is_as_it_is_is_served(encoding: bytes) -> None:
+async def test_a_body_that_declares_no_compression_is_served(encoding: bytes) -> None:
     way = STREAMING[0]
     fu = whole(way)
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -1,4 +1,4 @@
-"""However a request ends, at whatever endpoint: a tenant that may have one at a time may have its next."""
+"""A tenant that may have one request at a time may send the next, however the last one ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAYS = [
 
 
 class EndpointCase:
-    """One endpoint, and a tenant that may have one request at a time."""
+    """A test of one endpoint, for a tenant that may have one request at a time."""
 
     def __init__(self, way: Way, stream: bool, gateway: Gateway, fu: ScriptedUpstream) -> None:
         self.way = way
@@ -53,7 +53,7 @@ class EndpointCase:
         return self.way.request(KEY, **self.members)
 
     async def ask(self, script: Script) -> int:
-        """The status; the whole of the answer was read, however it ends."""
+        """Send a request, read the whole answer, however it ends, and return its status."""
         self.fu.scripts[self.way.upstream] = script
         async with await self.gateway.client() as client:
             await client.send(self.request)
@@ -73,7 +73,7 @@ class EndpointCase:
     async def with_all_slots_taken(self, action: Callable[[], Awaitable[None]]) -> None:
         scheduler = self.gateway.scheduler
         pool = self.gateway.fleet.backends["gpu0"].pool
-        await self.gateway.until(lambda: pool.free == SLOTS)  # none comes back from quarantine meanwhile
+        await self.gateway.until(lambda: pool.free == SLOTS)  # no slot comes back from quarantine later
         held = [scheduler.submit(Demand("other", "m"), lambda: None).lease for _ in range(SLOTS)]
         try:
             await action()
@@ -211,8 +211,11 @@ async def test_scenario_021_the_next_request_of_a_key_is_served_however_the_last
         assert len(endings) > 20
 
 
-async def test_scenario_023_a_request_that_is_refused_costs_nothing_and_none_is_too_many() -> None:
-    """One at a time and two a minute: the one that was refused in between took none of the two."""
+async def test_scenario_023_a_refused_request_costs_nothing() -> None:
+    """The tenant may have one request at a time and two a minute.
+
+    The requests that are refused in between use up none of the two.
+    """
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]}, llama=LlamaLike(8))
     tenants = [
         {"name": "a", "key_hashes": [hash_key("sg-a")], "max_concurrent": 1, "requests_per_minute": 2},

@@ -1,7 +1,9 @@
-"""Every endpoint keeps the same promises, whatever protocol it speaks: made from the table of endpoints.
+"""Every endpoint keeps the same promises, whatever its protocol. The tests are made from the table of
+endpoints.
 
-What is shown for chat in other files is shown here for all: when a lease goes back, what an error looks like,
-that a cut is no success, that a client that leaves is noticed, and what is changed on the way.
+Other files test these promises for chat in detail. Here they are tested for all endpoints: the release of the
+lease, the form of errors, that a cut is no success, that a client that leaves is noticed, and the changes to
+requests and answers.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def answering(way: Way, *, stream: bool) -> Script:
 
 
 async def heard(way: Way, url: str, *headers: bytes, stream: bool, **members: object) -> object:
-    """A whole success, parsed; of a stream its chunks."""
+    """Return a whole success, parsed; for a stream, its chunks."""
     if stream:
         return chunks_of(await way.frames(url, *headers, **members))
     got = await way.ask(url, *headers, **members)
@@ -97,7 +99,7 @@ def slots_of(gateway: Gateway) -> Any:  # noqa: ANN401
 
 
 def error_of(way: Way, got: WholeResponse) -> dict[str, Any]:
-    """The error of an answer, in the shape that its protocol has."""
+    """Return the error of an answer, in the format of its protocol."""
     if way.path.startswith("/v1/messages"):
         assert got.json["type"] == "error"
         assert got.header(b"request-id") == got.header(b"x-request-id")
@@ -107,7 +109,7 @@ def error_of(way: Way, got: WholeResponse) -> dict[str, Any]:
     return got.error
 
 
-def test_every_endpoints_has_a_sample_and_every_sample_a_endpoint() -> None:
+def test_every_endpoint_has_a_sample_and_every_sample_an_endpoint() -> None:
     assert SAMPLES.keys() == {endpoint.name for endpoint in ENDPOINTS}
     assert [endpoint.name for endpoint in ENDPOINTS if endpoint.body_format.streams] == [
         name for name, sample in SAMPLES.items() if sample.events
@@ -234,7 +236,7 @@ async def test_the_backend_gets_none_but_the_listed_headers_of_a_request(way: Wa
 
 @EACH_STREAM
 async def test_the_lease_is_back_before_the_last_frame_is_handed_to_send(way: Way) -> None:
-    """A client that takes everything but the last frame: `send` of it never returns."""
+    """The client takes everything but the last frame, whose `send` never returns."""
     fu = upstream_of(way, way.script(), slots=1)
     async with fu, serving(fu.url) as gateway:
         app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
@@ -271,10 +273,10 @@ async def test_the_last_frame_waits_for_the_upstreams_own_end(way: Way) -> None:
 async def test_a_success_without_the_upstreams_own_end_is_reported_and_its_slot_verified(
     way: Way, end: Stall | Fin | Rst
 ) -> None:
-    """After the grace, or when the connection was cut behind the success."""
+    """This holds after the grace period, and if the connection was cut behind the success."""
     fu = upstream_of(way, [Write(H + chunked(*way.sample.events)), Sleep(0.01), end], slots=1)
     async with fu, serving(fu.url, streaming={"terminal_grace_s": 0.05}) as gateway:
-        fu.llama.foreign = 1  # what /slots shows: the slot goes on
+        fu.llama.foreign = 1  # /slots goes on to show the slot as busy
         frames = await way.frames(gateway.url)
         assert says_success(frames[-1].data)
         assert len(slots_of(gateway).quarantine) == 1
@@ -303,7 +305,7 @@ async def test_a_whole_answer_gives_its_lease_back_before_it_is_sent(way: Way) -
 async def test_an_error_keeps_the_lease_until_the_slot_is_verified_and_is_framed_in_the_protocols_way(
     way: Way,
 ) -> None:
-    """The upstream says error, then success, and does not close."""
+    """The upstream sends an error, then a success, and does not close."""
     error = way.error_event(500, f"boom in {MODEL}", "server_error")
     last = way.sample.events[-1]
     fu = upstream_of(way, [Write(H + way.head()), Write(chunked(error) + chunked(last)), Stall()], slots=1)
@@ -395,7 +397,7 @@ async def test_scenario_056_a_stream_that_is_cut_is_an_error_and_never_a_success
 
 @EACH_STREAM
 async def test_everything_but_the_last_event_is_no_success(way: Way) -> None:
-    """Finish reasons, usage, the end of an item: none of them ends a stream."""
+    """Finish reasons, usage and the end of an item do not end a stream."""
     *before, _ = way.sample.events
     fu = upstream_of(way, [Write(H + chunked(*before) + END), Fin()])
     async with fu, serving(fu.url) as gateway:
@@ -405,7 +407,7 @@ async def test_everything_but_the_last_event_is_no_success(way: Way) -> None:
 
 
 @IN_BOTH_MODES
-async def test_an_answer_that_is_cut_before_it_began_is_502(way: Way, *, stream: bool) -> None:
+async def test_an_answer_that_is_cut_before_its_beginning_is_502(way: Way, *, stream: bool) -> None:
     cut: Script = [Write(H + chunked(PING)), Fin()] if stream else [Write(answer(200, {"a": 1})[:-2]), Fin()]
     fu = upstream_of(way, cut)
     async with fu, serving(fu.url) as gateway:
@@ -417,7 +419,7 @@ async def test_an_answer_that_is_cut_before_it_began_is_502(way: Way, *, stream:
 
 @pytest.mark.parametrize("way", [way for way in STREAMING if way.endpoint.dialect is NativeDialect], ids=repr)
 async def test_a_last_chunk_of_which_the_client_chose_the_members_is_a_success(way: Way) -> None:
-    """`response_fields`: llama-server leaves out even `stop`, but of the last chunk only."""
+    """With `response_fields` llama-server leaves out even `stop`, but only from the last chunk."""
     *before, _ = way.sample.events
     chosen = b'data: {"content":"","generation_settings/n_predict":2}\n\n'
     fu = upstream_of(way, [Write(H + chunked(*before, chosen) + END), Fin()])
@@ -432,7 +434,7 @@ async def test_a_last_chunk_of_which_the_client_chose_the_members_is_a_success(w
 
 
 def phases(way: Way, *, stream: bool) -> Iterator[Script]:
-    """Before headers; after them; midway."""
+    """Yield streams that stop before the headers, after them, and midway."""
     yield [Stall()]
     if stream:
         yield [Write(H + chunked(PING)), Stall()]
@@ -536,7 +538,7 @@ def _first_of(way: Way, form: str) -> bytes:
     return b": keep-alive\n\n"
 
 
-# -- what is counted and changed on the way
+# -- counts, and changes on the way
 
 
 @IN_ALL_WIDE_MODES
@@ -555,7 +557,7 @@ COUNTED_ALONE = [way for way in STREAMING if way.sample.wide and way.endpoint.di
 
 @pytest.mark.parametrize("way", COUNTED_ALONE, ids=repr)
 async def test_a_stream_of_several_parts_ends_with_the_last_of_them(way: Way) -> None:
-    """In these protocols every part states its own end, and no event states the end of all parts."""
+    """Every part of these streams states its own end, and no event states the end of all parts."""
     last = chunked(way.sample.events[-1])
     fu = upstream_of(way, [Write(H + way.head() + last), Write(last), Write(last + END), Fin()])
     async with fu, serving(fu.url) as gateway:
@@ -642,8 +644,8 @@ def test_a_tenant_whose_cache_is_its_own_never_reads_the_prompt_cache(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=repr)
-async def test_a_slot_is_not_the_clients_to_choose(way: Way) -> None:
-    """But for a form, where it does nothing: all its values are texts."""
+async def test_a_client_cannot_choose_its_slot(way: Way) -> None:
+    """This holds for all bodies but forms, in which the member has no effect because all values are texts."""
     if not way.endpoint.multipart:
         assert "id_slot" not in await sent(way, tenant_with(), id_slot=2)
         assert (await sent(way, tenant_with(allow_id_slot=True), id_slot=2))["id_slot"] == 2
@@ -698,7 +700,7 @@ async def test_a_running_request_that_is_superseded_is_ended_upstream_and_gets_a
         await heard(way, gateway.url, KEY, stream=stream)
         await fu.until(lambda: not fu.generations[0].connection.is_open)
         if stream:
-            assert "a later request" in way.error(await first)["message"]
+            assert "a newer request" in way.error(await first)["message"]
         else:
             assert (await whole_one).status == 409
 
@@ -721,7 +723,7 @@ async def test_another_tenant_and_another_key_supersede_nothing() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_only_the_last_request_of_an_editors_burst_completes_on_one_slot(*, stream: bool) -> None:
-    """Each key press asks anew. The backend sees the first, which had the slot, and the last."""
+    """Each key press asks anew. The backend gets the first request, which had the slot, and the last one."""
     [way] = [way for way in WAYS if way.path == "/infill"]
     held: Script = [Write(H + way.head()), Stall()] if stream else [Stall()]
     scripts = iter([held, answering(way, stream=stream)])
@@ -732,7 +734,7 @@ async def test_only_the_last_request_of_an_editors_burst_completes_on_one_slot(*
             await client.send(way.request(KEY, stream=stream, input_prefix=f"def {number}"))
             if number == 0:
                 await fu.generation()
-                fu.llama.foreign = 1  # what /slots shows: it is busy with the first one still
+                fu.llama.foreign = 1  # /slots still shows it busy with the first request
             if number == 0 and stream:
                 await gateway.until(lambda: any(lease.delivered for lease in slots_of(gateway).leases))
             await until_ended(gateway, number)
@@ -744,7 +746,7 @@ async def test_only_the_last_request_of_an_editors_burst_completes_on_one_slot(*
             client.close()
         prefixes = [request.json()["input_prefix"] for request in fu.generations]
     assert [status for status, _ in answers] == [200 if stream else 409, *[409] * 8, 200]
-    ended = b"a later request of the same key"
+    ended = b"a newer request with the same key"
     assert [ended in said for _, said in answers] == [True] * 9 + [False]
     assert answers[-1][1].count(b'"stop":true') == 1
     assert prefixes == ["def 0", "def 9"]
@@ -802,7 +804,7 @@ async def test_a_cancellation_needs_no_body() -> None:
 
 
 @EACH_WITHOUT_SLOT
-async def test_scenario_027_what_needs_no_slot_is_answered_while_all_are_taken(way: Way) -> None:
+async def test_scenario_027_a_slot_free_request_is_answered_while_all_slots_are_taken(way: Way) -> None:
     def scripted(request: ReceivedRequest) -> Script:
         return [Stall()] if request.path == STREAMING[0].upstream else whole(way)
 

@@ -22,7 +22,7 @@ from tests.support.served import Served, backend_table, served_gateway
 pytestmark = pytest.mark.anyio
 
 MAX_SLOTS = 4096
-"""The most slots of a backend that the gateway believes."""
+"""The most slots that the gateway believes a backend to have."""
 BACKENDS = 5
 OPERATOR = b"authorization: Bearer sg-operator"
 SERVER = {"port": 0, "operator_key_hashes": [hash_key("sg-operator")]}

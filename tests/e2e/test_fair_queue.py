@@ -82,7 +82,7 @@ async def crowd_at(
 
 
 async def test_a_newcomer_gets_its_share_at_once_whatever_max_tokens_says() -> None:
-    """Behind a crowd that asks for 3,000 tokens and takes a moment."""
+    """The newcomer comes behind a crowd that asks for 3,000 tokens and takes a moment."""
     async with crowd_at(4, [Sleep(SHORT_S), ANSWER], "crowd", "newcomer") as (crowd, _):
         for _ in range(60):
             crowd.post("crowd", max_tokens=3000)
@@ -107,7 +107,7 @@ async def test_batch_takes_a_small_part_of_the_slot_time() -> None:
         assert 0.03 <= part <= 0.25
 
 
-async def test_one_tenants_flood_shuts_no_other_tenant_out() -> None:
+async def test_a_flood_of_one_tenant_shuts_no_other_tenant_out() -> None:
     gate = Gate()
     bounds = {"max_queue": 8, "max_queue_per_tenant": 8}
     async with crowd_at(1, [gate, ANSWER], "flood", "other", **bounds) as (crowd, fu):
@@ -125,7 +125,7 @@ async def test_one_tenants_flood_shuts_no_other_tenant_out() -> None:
 
 @pytest.mark.slow
 async def test_a_wide_request_in_a_loop_does_not_stop_its_neighbours() -> None:
-    """One slot runs for long, so four are not to be had."""
+    """A stream holds one slot for long, so four slots are never free at once."""
     gate = Gate()
 
     def script(request: ReceivedRequest) -> Script | None:

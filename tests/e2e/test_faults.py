@@ -152,8 +152,8 @@ SCRIPTS: list[Script] = [
 
 @pytest.mark.slow
 async def test_scenario_111_a_thousand_disconnects_are_all_accounted_for_in_the_log() -> None:
-    """In the queue, before headers, before the first event, mid-stream, as the answer ends. Some have a line,
-    the others are counted."""
+    """Clients leave in the queue, before headers, before the first event, mid-stream, and as the answer ends.
+    Some departures have a line, the others are counted."""
     dice = random.Random(111)
     fu = ScriptedUpstream(lambda _: dice.choice([*SCRIPTS, None]), llama=LlamaLike(150, tokens=3))
     async with fu, running_gateway(settings_for(fu.url, admission={"max_queue": 1000})) as gateway:

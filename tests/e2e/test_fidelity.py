@@ -1,8 +1,8 @@
-"""The same request, asked of the real llama-server directly and through the gateway, is answered the same.
+"""A real llama-server gives the same answer directly and through the gateway.
 
-Every field is compared but those that the gateway owns (id, model, created), those that are made anew for
-each answer (ids of items and calls, times), and what it adds for clients of Responses. Streams are compared
-event by event; of several choices, which come as they are made, choice by choice.
+All fields are compared except those that the gateway owns (id, model, created), those that are new for each
+answer (ids of items and calls, times), and those that it adds for clients of Responses. Streams are compared
+event by event. If there are several choices, whose order varies, they are compared choice by choice.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ IN_BOTH_MODES = pytest.mark.parametrize("stream", [True, False], ids=["stream", 
 
 
 async def both(llama: RealLlama, path: str, body: Json) -> tuple[WholeResponse, WholeResponse]:
-    """Direct, and through the gateway."""
+    """Return the direct answer, and the one through the gateway."""
     request = request_bytes("POST", path, KEY, json=body)
     async with running_gateway(settings_for(llama.url, tenant=[TENANT])) as gateway:
         return await exchange(llama.url, request, 20), await exchange(gateway.url, request, 20)
@@ -234,7 +234,7 @@ async def compare(llama: RealLlama, path: str, body: Json, *, stream: bool) -> W
     if direct.status != 200:
         ours = through.json["error"]
         theirs = direct.json["error"]
-        if path.startswith("/v1/messages"):  # whose errors have Anthropic's types
+        if path.startswith("/v1/messages"):  # its errors have Anthropic's types
             assert ours["message"] == theirs["message"]
         else:
             assert ours == theirs
@@ -260,7 +260,7 @@ def normalised(said: Any) -> Any:  # noqa: ANN401
 
 
 def events(body: bytes) -> dict[Any, list[Any]]:
-    """The events of a stream in order, by the choice that they belong to; the ends of all under None."""
+    """Return the events of a stream in order, by choice. The ends of all choices are under None."""
     found: dict[Any, list[Any]] = {}
     for event in body.split(b"\n\n"):
         lines = dict(line.partition(b": ")[::2] for line in event.split(b"\n") if line)
@@ -268,7 +268,7 @@ def events(body: bytes) -> dict[Any, list[Any]]:
         if payload == b"null":
             continue
         said = payload if payload == b"[DONE]" else normalised(orjson.loads(payload))
-        if said == REASONING_BEGINS:  # which llama-server does not say
+        if said == REASONING_BEGINS:  # llama-server leaves this event out
             continue
         found.setdefault(_choice(said), []).append((lines.get(b"event"), said))
     return found
@@ -323,7 +323,7 @@ async def test_thoughts_arrive_as_directly(llama: RealLlama, case: str, *, strea
 async def test_a_model_that_makes_sentences_answers_as_directly(
     llama: RealLlama, case: str, *, stream: bool
 ) -> None:
-    """The tiny one cannot be held to a schema behind a chat template: its tokens begin with spaces."""
+    """The tiny model cannot follow a schema behind a chat template, because its tokens begin with spaces."""
     direct = await compare(llama, "/v1/chat/completions", CHATS[case], stream=stream)
     assert direct.status == 200
 

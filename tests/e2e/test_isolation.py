@@ -1,7 +1,8 @@
-"""`isolate_cache = true`: what one tenant asked cannot be found by another, on a real llama-server.
+"""`isolate_cache = true`: on a real llama-server, no tenant can find out what another one asked.
 
-A prompt that somebody asked before shows: its beginning is not processed again, and the answer says how many
-tokens of it came from the cache. The canary is a long prompt that two tenants happen to know.
+A tenant could find out that a prompt has been asked before: its beginning is not processed again, and the
+answer states how many of its tokens came from the cache. The canary is a long prompt that two tenants happen
+to know.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PATIENCE_S = 30.0
 
 
 def settings(model: Path, isolate: object, slots: int = 2) -> Settings:
-    """`a` is the tenant that is to be kept apart."""
+    """Return settings. The tenant `a` is to be isolated."""
     tenants = [
         {"name": "a", "key_hashes": [hash_key("sg-a")], "isolate_cache": isolate},
         {"name": "b", "key_hashes": [hash_key("sg-b")]},
@@ -58,7 +59,10 @@ async def ask(gateway: Gateway, tenant: str, path: str = CHAT, **members: object
 
 
 def cached(answer: WholeResponse) -> int:
-    """Tokens of the prompt that were there already; those of the template are the same for everybody."""
+    """Return the prompt tokens that came from the cache.
+
+    Those of the template are the same for all tenants.
+    """
     usage = answer.json.get("usage", {})
     details = usage.get("prompt_tokens_details", usage)
     tokens: int = details.get("cached_tokens", details.get("cache_read_input_tokens", 0))
@@ -66,7 +70,7 @@ def cached(answer: WholeResponse) -> int:
 
 
 async def slots_of(gateway: Gateway) -> list[dict[str, Any]]:
-    """As llama-server itself tells them."""
+    """Return the slots as llama-server itself shows them."""
     answer = await gateway.fleet.backends["m"].ask("/slots")
     slots: list[dict[str, Any]] = orjson.loads(answer.content)
     return slots
@@ -76,8 +80,8 @@ def left_in(slots: list[dict[str, Any]]) -> list[int]:
     return [slot.get("n_prompt_tokens") or 0 for slot in slots if not slot["is_processing"]]
 
 
-async def test_without_it_another_tenant_finds_the_canary(tiny_model: Path) -> None:
-    """So the other tests would notice if isolation did nothing."""
+async def test_without_isolation_another_tenant_finds_the_canary(tiny_model: Path) -> None:
+    """This shows that the other tests would notice if isolation did nothing."""
     async with running_gateway(settings(tiny_model, False, slots=1)) as gateway:
         await ask(gateway, "a")
         assert cached(await ask(gateway, "b")) > 50
@@ -85,9 +89,7 @@ async def test_without_it_another_tenant_finds_the_canary(tiny_model: Path) -> N
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("slots", [1, 2])
-async def test_nothing_of_an_isolated_tenant_is_left_for_another(
-    tiny_model: Path, path: str, slots: int
-) -> None:
+async def test_an_isolated_tenant_leaves_nothing_for_another(tiny_model: Path, path: str, slots: int) -> None:
     async with running_gateway(settings(tiny_model, True, slots)) as gateway:
         for _ in range(slots + 1):
             await ask(gateway, "a", path)
@@ -99,7 +101,7 @@ async def test_nothing_of_an_isolated_tenant_is_left_for_another(
 
 
 @pytest.mark.slow
-async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path) -> None:
+async def test_an_isolated_stream_whose_client_leaves_leaves_nothing(tiny_model: Path) -> None:
     async with running_gateway(settings(tiny_model, True, slots=1)) as gateway:
         body = MESSAGES | {"stream": True, "max_tokens": 100_000}
         async with await gateway.client() as client:
@@ -113,7 +115,7 @@ async def test_nothing_is_left_of_a_stream_whose_client_leaves(tiny_model: Path)
 async def test_a_request_that_cannot_name_its_slot_gets_all_slots(
     tiny_model: Path, path: str, width: int
 ) -> None:
-    """Or llama-server might put it where somebody else is promised to be."""
+    """Otherwise llama-server might put it into a slot that another lease holds."""
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         body = MESSAGES | {"stream": True, "max_tokens": 100_000}
         async with await gateway.client() as client:
@@ -122,15 +124,15 @@ async def test_a_request_that_cannot_name_its_slot_gets_all_slots(
             assert gateway.fleet.backends["m"].pool.leased == width
 
 
-async def test_nothing_is_left_of_an_answer_that_took_several_slots(tiny_model: Path) -> None:
+async def test_an_isolated_answer_of_several_slots_leaves_nothing(tiny_model: Path) -> None:
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         await ask(gateway, "a", n=2)
         await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == 2)
         assert left_in(await slots_of(gateway)) == [0, 0]
 
 
-async def test_others_keep_what_they_have_in_their_own_slots(tiny_model: Path) -> None:
-    """And each conversation is sent to the slot that holds it."""
+async def test_other_tenants_keep_their_prompts_in_their_own_slots(tiny_model: Path) -> None:
+    """Each conversation is sent to the slot that holds it."""
     async with running_gateway(settings(tiny_model, True, slots=2)) as gateway:
         other: dict[str, Any] = {
             "messages": [{"role": "user", "content": "all about trains and boats and planes " * 12}]
@@ -153,8 +155,8 @@ async def test_the_slot_that_a_client_asks_for_is_used_if_it_may_ask(
 
 
 @pytest.mark.slow
-async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(tiny_model: Path) -> None:
-    """Each request is put where it is promised to be: none is held up behind another in the same slot."""
+async def test_no_request_waits_inside_llama_server_while_all_tenants_ask_at_once(tiny_model: Path) -> None:
+    """Each request runs in the slot of its lease, so none has to wait for another one in the same slot."""
     async with running_gateway(settings(tiny_model, True, slots=3)) as gateway:
         async with AsyncExitStack() as stack:
             body = MESSAGES | {"stream": True, "max_tokens": 100_000}
@@ -171,7 +173,7 @@ async def test_nothing_waits_inside_llama_server_while_everybody_asks_at_once(ti
 
 @pytest.mark.slow
 async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
-    """As with a llama-server that does not know how."""
+    """The llama-server of this test answers as one that cannot erase slots."""
     without = settings(tiny_model, True, slots=1)
     async with running_gateway(without) as gateway:
         backend = gateway.fleet.backends["m"]
@@ -194,7 +196,7 @@ async def test_a_slot_that_cannot_be_erased_stays_out(tiny_model: Path) -> None:
 async def test_a_reload_is_judged_by_the_processes_that_run_and_not_by_those_it_asks_for(
     tiny_model: Path,
 ) -> None:
-    """Two backends exchange their models in the file: the processes go on serving what they serve."""
+    """The file exchanges the models of two backends, while the processes go on serving their old models."""
 
     def written(own: str, other: str) -> Settings:
         keys = {"key_hashes": [hash_key("sg-a")]}

@@ -1,4 +1,4 @@
-"""Nobody waits in silence: keep-alives in the queue, before headers, during prefill and in later pauses."""
+"""No client waits in silence: keep-alives come in the queue, before headers, during prefill and in pauses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SILENCES: dict[str, list[Step]] = {
         *ANSWER,
     ],
 }
-"""Before the first output."""
+"""Scripts that are silent before the first output."""
 
 
 def streaming(form: str, interval_s: float = INTERVAL_S) -> dict[str, Any]:
@@ -61,7 +61,10 @@ async def frames_of(script: Script, form: str, *headers: bytes, **members: objec
 
 @asynccontextmanager
 async def all_slots_taken(form: str) -> AsyncIterator[tuple[Gateway, asyncio.Event]]:
-    """One slot, taken until the event is set; then every request gets `ANSWER`."""
+    """Run a gateway whose only slot is taken until the event is set.
+
+    After that every request gets `ANSWER`.
+    """
     gate = Gate()
     first: Script = [Write(H + chunked(T("first"))), gate, *ANSWER]
     scripts = itertools.chain([first], itertools.repeat([Write(H), *ANSWER]))
@@ -99,7 +102,7 @@ async def test_in_comment_form_comments_come_and_no_chunk_before_the_first_real_
     assert b":" not in kinds[len(comments) :]
 
 
-async def test_in_comment_form_who_is_queued_hears_comments() -> None:
+async def test_a_queued_client_gets_comments_in_comment_form() -> None:
     frames = [frame.data for frame in await queued_frames("comment")]
     assert frames[:2] == [KEEPALIVE] * 2
     assert text_of(await queued_frames("comment")) == "ab"
@@ -123,7 +126,7 @@ async def test_the_backends_own_pings_pass_in_comment_form_only() -> None:
 
 @pytest.mark.slow
 async def test_no_silence_is_longer_than_an_interval() -> None:
-    """Before headers, after them, and in comment form between two tokens."""
+    """Silences come before headers, after them, and in comment form between two tokens."""
     long = Sleep(0.8)
     script: list[Step] = [long, Write(H), long, Write(chunked(T("a"))), long, *ANSWER]
     for form, phases in ("comment", script), ("chunk", script[:4] + ANSWER):
@@ -173,7 +176,7 @@ async def test_any_kind_of_output_ends_the_chunks(first: str) -> None:
 
 
 async def test_the_role_of_a_second_choice_is_kept() -> None:
-    """Ours was for the first one."""
+    """The gateway has sent only the role of the first choice."""
     second = ROLE.replace(b'"index":0', b'"index":1')
     script: Script = [Write(H), Sleep(SILENCE_S), Write(chunked(ROLE, second, STOP, DONE) + END), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: script})
@@ -186,7 +189,7 @@ async def test_the_role_of_a_second_choice_is_kept() -> None:
 
 
 def counted(text: str, predicted: int) -> bytes:
-    """A delta that states its counts, as `timings_per_token` makes it."""
+    """Return a delta that states its counts, as with `timings_per_token`."""
     timings = orjson.dumps({"cache_n": 1, "prompt_n": 2, "predicted_n": predicted})
     return T(text).replace(b"]}\n", b'],"timings":' + timings + b"}\n")
 
@@ -255,7 +258,7 @@ async def test_a_half_written_frame_is_never_broken_up() -> None:
 
 @pytest.mark.slow
 async def test_a_frame_too_big_to_be_held_is_not_broken_up_either() -> None:
-    """It leaves in pieces as it comes; a comment between two of them would be part of it."""
+    """The frame leaves in pieces as it comes. A comment between two of them would become part of it."""
     big = T("x" * 5 * 1024 * 1024)
     half = len(big) - 100
     script: Script = [
@@ -271,7 +274,7 @@ async def test_a_frame_too_big_to_be_held_is_not_broken_up_either() -> None:
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
-async def test_answer_usage_and_end_are_what_they_are_without(form: str) -> None:
+async def test_answer_usage_and_end_are_the_same_with_and_without_keepalives(form: str) -> None:
     script: Script = [Write(H), Sleep(SILENCE_S), *ANSWER]
     plain, kept = await frames_of(script, "off"), await frames_of(script, form)
     assert len(kept) > len(plain)

@@ -48,7 +48,7 @@ async def test_a_request_too_many_is_429_with_the_limit_and_the_time() -> None:
     assert header(answers[0], "x-ratelimit-limit-tokens") is None
 
 
-async def test_tokens_are_corrected_by_what_the_backend_counted() -> None:
+async def test_tokens_are_corrected_by_the_count_of_the_backend() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     limits = {"tokens_per_minute": 600, "tokens_per_day": 1000}
     async with fu, running_gateway(settings_for(fu.url, tenant=tenants(**limits))) as gateway:

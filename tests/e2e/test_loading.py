@@ -42,7 +42,7 @@ UNMERGED: dict[str, Any] = {"max_tokens": 6000, "logprobs": True, "top_logprobs"
 
 
 async def talk(gateway: Gateway, model: str, tokens: int = 4) -> WholeResponse:
-    """A whole short answer."""
+    """Ask for a short answer, and return it whole."""
     request = request_bytes("POST", CHAT, json=chat(model=model, max_tokens=tokens, stream=False))
     async with await gateway.client() as client:
         await client.send(request)
@@ -52,7 +52,7 @@ async def talk(gateway: Gateway, model: str, tokens: int = 4) -> WholeResponse:
 
 @asynccontextmanager
 async def endless(gateway: Gateway, model: str) -> AsyncIterator[RawClient]:
-    """A stream that goes on until the client leaves."""
+    """Run a stream that goes on until the client leaves."""
     async with await gateway.client() as client:
         await client.send(request_bytes("POST", CHAT, json=chat(model=model, max_tokens=1_000_000)))
         await client.head(PATIENCE_S)
@@ -79,7 +79,7 @@ async def test_a_model_is_loaded_for_its_first_request_and_no_earlier(tiny_model
     assert after == (1, {"a": "ready", "b": "stopped"})
 
 
-async def test_while_it_loads_the_client_hears_and_its_time_in_the_queue_stands_still(
+async def test_while_a_model_loads_the_client_gets_keepalives_and_its_time_in_the_queue_stands_still(
     tiny_model: Path,
 ) -> None:
     slow = own_backend("a", llama_command(tiny_model, before="sleep 1.2"), **DEMAND)
@@ -146,7 +146,7 @@ async def test_scenario_028_two_models_that_wait_for_the_place_of_a_third_are_bo
         assert len(llamas()) == 1
 
 
-async def test_a_killed_process_ends_its_stream_with_an_error_and_serves_those_who_wait(
+async def test_a_killed_process_ends_its_stream_with_an_error_and_waiting_requests_are_served(
     tiny_model: Path,
 ) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model)))
@@ -182,7 +182,7 @@ async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_get_an_
     assert "given up" in again.error["message"]
 
 
-async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
+async def test_scenario_117_a_process_that_was_given_up_is_started_again_for_a_later_request(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = RestartLimits(max_starts=2, first_delay_s=0.0, window_s=0.01)
@@ -200,8 +200,8 @@ async def test_scenario_117_what_was_given_up_is_tried_again_by_a_later_request(
     assert (first.status, first.error["code"], second.status) == (503, "no_backend", 200)
 
 
-async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_model: Path) -> None:
-    """It was told everything and reads nothing: its lease is over."""
+async def test_an_idle_model_is_unloaded_although_a_client_holds_its_response_open(tiny_model: Path) -> None:
+    """The client was sent the whole answer and does not read it, so the lease is over."""
     settings = own_settings(
         own_backend("a", llama_command(tiny_model), idle_unload_s=0.3),
         streaming={"stream_buffer_bytes": 2**28, "stream_buffers_total_bytes": 2**28},
@@ -220,7 +220,7 @@ async def test_idle_is_unloaded_although_a_client_holds_its_response_open(tiny_m
     assert again.status == 200
 
 
-async def test_nothing_is_unloaded_under_a_live_lease(tiny_model: Path) -> None:
+async def test_a_model_is_not_unloaded_under_a_live_lease(tiny_model: Path) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model), idle_unload_s=0.05))
     async with running_gateway(settings) as gateway:
         await talk(gateway, "a")
@@ -241,7 +241,9 @@ async def test_a_request_that_arrives_at_the_instant_of_unloading_is_served(tiny
             assert got.status == 200, (instant, got)
 
 
-async def test_a_restart_waits_for_what_runs_and_serves_those_who_wait(tiny_model: Path) -> None:
+async def test_a_restart_waits_for_running_requests_and_then_serves_the_waiting_ones(
+    tiny_model: Path,
+) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model)))
     async with running_gateway(settings) as gateway:
         [before] = llamas()
@@ -308,7 +310,7 @@ async def test_requests_do_not_load_a_drained_backend(tiny_model: Path) -> None:
         got = await talk(gateway, "a")
     assert (refused.status, refused.error["code"], ready.status) == (503, "no_backend", 503)
     assert ready.json["backends"] == [
-        {"name": "a", "state": "stopped", "reason": "drained by order; not loaded"}
+        {"name": "a", "state": "stopped", "reason": "drained by an operator; not loaded"}
     ]
     assert got.status == 200
 

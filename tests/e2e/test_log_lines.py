@@ -1,4 +1,4 @@
-"""The log of a gateway: one line a request whatever became of it, none a frame, and an end to floods."""
+"""The log of a gateway: one line for each request however it ends, none for a frame, and no floods."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ WAYS: dict[str, tuple[Script, Callable[[Gateway, ScriptedUpstream], Awaitable[ob
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_every_request_has_one_line_however_it_ended_and_no_word_of_what_was_said(way: str) -> None:
+async def test_every_request_has_one_line_however_it_ended_and_no_word_of_its_content(way: str) -> None:
     script, asked, outcome = WAYS[way]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu:
         async with running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
@@ -108,7 +108,7 @@ async def test_every_request_has_one_line_however_it_ended_and_no_word_of_what_w
     assert "nobody's business" not in gateway.log.text
 
 
-async def test_nothing_is_logged_per_frame() -> None:
+async def test_frames_are_not_logged() -> None:
     script: Script = [Write(H), Paced(float("inf"), 3000), Write(chunked(STOP, DONE) + END), Fin()]
     async with ScriptedUpstream(scripts={CHAT: script}) as fu:
         async with running_gateway(settings_for(fu.url, tenant=TENANTS)) as gateway:
@@ -120,7 +120,7 @@ async def test_nothing_is_logged_per_frame() -> None:
 
 @pytest.mark.slow
 async def test_a_flood_of_clients_that_leave_is_some_lines_and_a_number() -> None:
-    """Requests that end well have their lines all the same."""
+    """Requests that end well have lines of their own all the same."""
     flood = MOST + 50
     fu = ScriptedUpstream(scripts={CHAT: lambda request: WHOLE if b'"ok"' in request.body else [Stall()]})
     fu.llama.total_slots = 1

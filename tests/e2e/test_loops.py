@@ -28,7 +28,7 @@ async def test_request_that_comes_back_is_refused_before_its_body_is_read(*, str
 
 
 async def test_gateway_that_is_its_own_backend_answers_each_request_once() -> None:
-    """Its backend's address changes to its own while it runs, as a name can begin to lead back to it."""
+    """The address of the backend changes to the gateway's own while it runs, as a host name can do."""
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         gateway.fleet.backends["gpu0"].move_to(gateway.url)

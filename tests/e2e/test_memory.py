@@ -1,4 +1,4 @@
-"""A request is freed when it ends, however it ends, and with it everything that came and went with it."""
+"""A request is freed when it ends, however it ends, with all bytes that it received and sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 SLOTS = 40
 FILLER = "x" * 3000
-"""Makes every body so large that it is found, whatever refers to it."""
+"""Makes every body large, so that it is found whatever object refers to it."""
 
 
 class LargeVisit(EndpointCase):
@@ -70,7 +70,7 @@ REQUESTS = 4
 KEY = b"x-api-key: sg-a"
 JSON = b"content-type: application/json"
 ALLOWED = 80 * MIB
-"""One body and a copy of it may stay in the allocator. Four bodies that stay are 120 MiB."""
+"""Memory that the allocator may keep: a body and a copy of it. Four bodies that stay take 120 MiB."""
 
 
 def resident(served: Served) -> int:
@@ -166,7 +166,7 @@ async def test_bodies_of_30_mb_leave_nothing_in_memory(ending: str, tmp_path: Pa
 
 
 HELD = 10
-"""So many that a body that the allocator keeps for the next request hardly counts."""
+"""The number of bodies: so many that a body that the allocator keeps for the next request hardly counts."""
 SIZE = 16 * MIB
 
 
@@ -194,7 +194,7 @@ class Uploads:
         return (resident(self._served) - self._before) / sum(map(len, self._posts))
 
     async def steady_cost(self) -> float:
-        """Return the cost when all bodies are there and it has not changed for a while."""
+        """Return the cost once all bodies are there and the memory has not changed for a while."""
         await until(lambda: self.cost() > 0.9)
         seen, since = self.cost(), time.monotonic()
         while time.monotonic() < since + 0.5:

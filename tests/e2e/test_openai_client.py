@@ -1,4 +1,4 @@
-"""The official client, asynchronous and not, reads what the gateway sends: the same text, the same errors."""
+"""The official clients, asynchronous and synchronous, get the texts and errors that the gateway sends."""
 
 from __future__ import annotations
 

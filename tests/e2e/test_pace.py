@@ -1,7 +1,7 @@
 """Delivery follows generation: tokens leave when they are made, at the rate at which they are made.
 
-Lag is measured from just before the upstream's write to the client's read, in one process. The machine may
-be busy with other things, so a measurement that misses is made again.
+Lag is measured from just before the upstream's write to the client's read, in one process. The machine may be
+busy with other work, so a failed measurement is repeated.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TRIES = 4
 
 
 async def measured(measure: Callable[[], Awaitable[list[str]]]) -> None:
-    """A measurement returns what was wrong with it. One good one shows that the gateway can; all bad that it
-    cannot, or that the machine has no time for it."""
+    """Measure again until one measurement finds no fault. One good measurement shows that the gateway can; if
+    all are bad, the gateway cannot, or the machine has no time for it."""
     wrong: list[list[str]] = []
     for _ in range(TRIES):
         wrong.append(await measure())
@@ -87,7 +87,7 @@ async def test_tokens_leave_when_they_are_made(rate: int) -> None:
 
 
 async def test_frames_do_not_wait_for_one_another() -> None:
-    """One read, one frame: no burst is made of tokens that came apart."""
+    """Each read is one frame: tokens that came one by one do not leave in a burst."""
 
     async def measure() -> list[str]:
         fu = ScriptedUpstream(scripts={CHAT: paced(200)})

@@ -1,4 +1,4 @@
-"""Two thousand requests that end in every way there is: no slot is lost, none is used twice."""
+"""Two thousand requests end in every possible way: no slot is lost, and none is used twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Clients that leave a real llama-server behind the gateway: nothing deferred, lost, or kept alive.
+"""Clients leave a real llama-server behind the gateway: no work is deferred, lost or kept alive.
 
-llama-server tells in its log when it cancels a task and when it lets go of a slot; reading a file disturbs
-nothing, while asking it over HTTP would.
+llama-server logs when it cancels a task and when it releases a slot. Reading the log disturbs nothing,
+whereas a request over HTTP would.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.notation import DONE
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SMALL_BATCHES = ("--metrics", "-b", "16", "-ub", "16")
-"""Questions are answered between batches: several a second also on a slow machine."""
+"""Small batches, because requests are answered between batches: several a second even on a slow machine."""
 WORDS = 2000
 FEW_WORDS = 1000
 """Reading them takes several seconds, and llama-server looks for closed connections after one."""
@@ -31,11 +31,11 @@ TRIES = 3
 LONG_PROMPT = "word " * WORDS
 CANCELLED, LET_GO = "cancel task", "stop processing"
 SAMPLE_S = 1.6
-"""Between questions to `/metrics`: each answer starts llama-server's one-second check anew."""
+"""The pause between requests to `/metrics`. Each answer starts llama-server's one-second check anew."""
 
 
 async def logged(llama: RealLlama, text: str, since: int, within: float) -> float:
-    """Seconds until a line with this text stands in the log."""
+    """Wait until the log has a line with this text. Return how many seconds that took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not any(text in line for line in list(llama.log)[since:]):

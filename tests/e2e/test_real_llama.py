@@ -1,4 +1,4 @@
-"""The real llama-server behind the gateway: what it says arrives, as fast as it says it."""
+"""The real llama-server behind the gateway: its text arrives, and as fast as it is generated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def tokens_a_second(url: str) -> float:
 async def test_a_stream_is_at_least_95_percent_as_fast_as_direct(
     tiny_llama: RealLlama, tmp_path: Path
 ) -> None:
-    """The gateway in a process of its own; rounds alternate; measured again if the machine was busy."""
+    """The gateway is a process of its own. Rounds alternate, and are repeated if the machine was busy."""
     async with served_gateway(tmp_path, backend_table(tiny_llama.url)) as served:
         for _ in range(TRIES):
             sides = [
@@ -89,13 +89,16 @@ async def test_smollm2_streams_a_sentence(run_llama: RunLlama, small_model: Path
 async def test_a_slot_whose_client_left_serves_again(
     run_llama: RunLlama, small_model: Path, words: int
 ) -> None:
-    """One slot, a client that leaves, the next at once: it gets the slot when llama-server has let go."""
+    """There is one slot.
+
+    A client leaves, and the next request gets the slot when llama-server has released it.
+    """
     llama = run_llama(RealLlama(small_model, slots=1, context=8192, args=("-b", "256", "-ub", "256")))
     async with running_gateway(settings_for(llama.url)) as gateway:
         async with await gateway.client() as client:
             await client.send(_request("word " * words))
             await gateway.until(lambda: gateway.scheduler.leases == 1)
-            await asyncio.sleep(0.3)  # into the work: there is nothing to be told when
+            await asyncio.sleep(0.3)  # into the work: the client gets no sign of when it begins
         began = asyncio.get_running_loop().time()
         frames = await read_stream(gateway.url, CHAT, chat("hi", max_tokens=2), within=20)
         took = asyncio.get_running_loop().time() - began

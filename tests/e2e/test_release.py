@@ -1,4 +1,4 @@
-"""A lease is released before the sentinel is handed on, only at a success, at the upstream's own end.
+"""A lease is released before the sentinel is sent, only for a success, and only at the upstream's own end.
 
 Each of the three conditions has a test here that fails when the condition is taken out of the relay.
 """
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None:
-    """A client that takes everything but the last frame: `send` of it never returns."""
+    """The client takes everything but the last frame, whose `send` never returns."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=3))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         app = build_app(settings_for(fu.url), gateway.parts, Identities(lambda _: None))
@@ -36,7 +36,7 @@ async def test_the_lease_is_back_before_the_sentinel_is_handed_to_send() -> None
 
 
 async def test_an_error_keeps_the_lease_until_the_upstream_is_closed_and_the_slot_verified() -> None:
-    """The upstream says error and then success, and does not close."""
+    """The upstream sends an error and then a success, and does not close."""
     error = b'data: {"error":{"code":500,"message":"boom","type":"server_error"}}\n\n'
     gate = Gate()
     script: Script = [
@@ -49,7 +49,7 @@ async def test_an_error_keeps_the_lease_until_the_upstream_is_closed_and_the_slo
     fu = ScriptedUpstream(scripts={CHAT: script})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        fu.llama.foreign = 1  # what /slots shows: the slot goes on
+        fu.llama.foreign = 1  # /slots goes on to show the slot as busy
         frames = await read_stream(gateway.url, CHAT, chat())
         pool = gateway.fleet.backends["gpu0"].pool
         assert DONE not in [frame.data for frame in frames]
@@ -62,7 +62,7 @@ async def test_an_error_keeps_the_lease_until_the_upstream_is_closed_and_the_slo
 
 
 async def test_a_sentinel_without_the_upstreams_end_is_not_believed_about_the_slot() -> None:
-    """[DONE] came, the body never ends: the client gets it after the grace, the slot is verified."""
+    """The body never ends after [DONE]: the client gets [DONE] after the grace, and the slot is verified."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"), STOP, DONE)), Stall()]})
     fu.llama.total_slots = 1
     streaming = {"terminal_grace_s": 0.05}
@@ -78,7 +78,7 @@ async def test_a_sentinel_without_the_upstreams_end_is_not_believed_about_the_sl
 
 
 async def test_a_cancelled_stream_that_still_emits_a_sentinel_does_not_release_early() -> None:
-    """The client leaves; only then does the upstream finish, as if by itself."""
+    """The client leaves. Only then does the upstream finish, as if by itself."""
     gate = Gate()
     script: Script = [Write(H + chunked(T("a"))), gate, Write(chunked(STOP, DONE) + END), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: script})
@@ -97,7 +97,10 @@ async def test_a_cancelled_stream_that_still_emits_a_sentinel_does_not_release_e
 
 
 async def test_a_client_that_never_reads_on_does_not_keep_the_slot() -> None:
-    """One slot, 3 MB that nobody reads: the next request is admitted when the upstream has finished."""
+    """There is one slot and an answer of 3 MB that is not read.
+
+    The next request is admitted when the upstream has finished.
+    """
     big: Script = [Write(H), Flood(3_000_000), Write(chunked(STOP, DONE) + END), Fin()]
     small: Script = [Write(H + chunked(T("mine"), STOP, DONE) + END), Fin()]
     scripts = iter([big, small])
@@ -123,7 +126,7 @@ async def test_a_sentinel_without_its_blank_line_is_whole_for_the_client(ending:
         assert gateway.fleet.backends["gpu0"].pool.free == 4
 
 
-async def test_nothing_after_the_sentinel_reaches_the_client() -> None:
+async def test_bytes_after_the_sentinel_do_not_reach_the_client() -> None:
     script: Script = [Write(H + chunked(T("a"), STOP, DONE, T("late"), DONE) + END), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: script})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -1,4 +1,4 @@
-"""Requests that are seen while they run: their place in the queue, their facts, and their end by order."""
+"""Live requests are shown with their facts and their place in the queue, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def cancel(gateway: Gateway, path: str, *headers: bytes) -> int:
         return client.status
 
 
-async def test_a_client_that_asks_hears_its_place_in_the_queue() -> None:
+async def test_a_client_that_asks_for_its_place_in_the_queue_is_told() -> None:
     gate = Gate()
     fu = ScriptedUpstream(
         scripts={CHAT: [gate, Write(H + chunked(T("a"), STOP, b"data: [DONE]\n\n") + END), Fin()]}
@@ -64,7 +64,7 @@ async def test_a_client_that_asks_hears_its_place_in_the_queue() -> None:
     assert all(frames[-1] == b"data: [DONE]\n\n" for frames in heard)
 
 
-async def test_who_does_not_ask_keeps_its_status_while_it_waits() -> None:
+async def test_a_client_that_does_not_ask_for_its_place_keeps_its_status_while_it_waits() -> None:
     fu = ScriptedUpstream(scripts={CHAT: ENDLESS})
     fu.llama.total_slots = 1
     limits = {"queue_timeout_s": 0.2}
@@ -75,7 +75,7 @@ async def test_who_does_not_ask_keeps_its_status_while_it_waits() -> None:
         assert (got.status, got.error["code"]) == (503, "queue_timeout")
 
 
-async def test_an_operator_sees_what_runs_what_waits_and_what_has_ended() -> None:
+async def test_an_operator_sees_running_waiting_and_ended_requests() -> None:
     fu = ScriptedUpstream(scripts={CHAT: ENDLESS})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url, server=SERVER, tenant=TENANTS)) as gateway:

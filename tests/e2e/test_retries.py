@@ -1,4 +1,4 @@
-"""A request is tried again only where the first backend is known not to have begun, and then once."""
+"""A request is sent again only if the first backend certainly has not begun it, and only once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ either = pytest.mark.parametrize("streaming", [True, False], ids=["stream", "who
 
 
 def two(first: Script) -> tuple[ScriptedUpstream, ScriptedUpstream]:
-    """A backend that plays this script and is asked first, because it has more slots; and a healthy one."""
+    """Run two backends. One plays this script, and is asked first because it has more slots."""
     return ScriptedUpstream(scripts={CHAT: first}, llama=LlamaLike(8)), ScriptedUpstream(llama=LlamaLike(2))
 
 
 @pytest.mark.parametrize("end", ["RST", "error"])
-async def test_scenario_077_what_was_begun_is_never_begun_again(end: str) -> None:
+async def test_scenario_077_a_request_whose_work_has_begun_is_never_sent_again(end: str) -> None:
     loading = b"data: " + error_body(503, "Loading model", "unavailable_error") + b"\n\n"
     script: Script = [Write(H + chunked(T("A"))), Rst()] if end == "RST" else stream(T("A"), loading)
     first, second = two(script)
@@ -103,8 +103,8 @@ async def test_scenario_074_a_loading_model_is_waited_for(*, streaming: bool) ->
 
 
 @pytest.mark.slow
-async def test_scenario_074_who_waits_for_a_model_hears_keep_alives() -> None:
-    """Also after a first try, which found out that the model is loading."""
+async def test_scenario_074_a_client_that_waits_for_a_model_gets_keep_alives() -> None:
+    """This holds also after a first attempt, which found out that the model is loading."""
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url, streaming=QUICK)) as gateway:
         fu.llama.loading = True
@@ -141,7 +141,7 @@ async def test_a_loading_backend_is_left_for_one_that_is_ready(*, streaming: boo
 
 @either
 async def test_a_kept_connection_that_went_stale_is_replaced_in_silence(*, streaming: bool) -> None:
-    """Only answers that are read whole keep connections; the backend closes this one meanwhile."""
+    """Only answers that are read whole keep connections. The backend closes this one meanwhile."""
     whole = answer(200, {"choices": []})
     fu = ScriptedUpstream(scripts={CHAT: [Write(whole), Sleep(0.1), Rst()]})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -182,7 +182,7 @@ async def test_request_on_a_connection_that_closes_at_the_send_is_sent_again() -
 
 
 async def test_request_that_ends_a_backend_at_once_is_not_given_to_the_next() -> None:
-    """The kept connection closes at the send, and then nothing listens any more."""
+    """The kept connection closes at the send, and after that no program listens at the address."""
     first, second = two([])
 
     def die(request: ReceivedRequest) -> Script:

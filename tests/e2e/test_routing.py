@@ -1,4 +1,4 @@
-"""Which of several backends a request goes to."""
+"""The choice between several backends of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def both() -> tuple[ScriptedUpstream, ScriptedUpstream]:
 
 
 async def say(gateway: Gateway, body: dict[str, Any], *headers: bytes) -> str:
-    """The backend that served it."""
+    """Send a prompt, and return the backend that served it."""
     async with await gateway.client() as client:
         await client.post(CHAT, body, *headers)
         await client.body()
@@ -45,7 +45,7 @@ async def say(gateway: Gateway, body: dict[str, Any], *headers: bytes) -> str:
     return str(gateway.log.of("request")[-1]["backend"])
 
 
-async def test_a_conversation_stays_with_its_backend_and_new_ones_go_where_least_is_going_on() -> None:
+async def test_a_conversation_stays_with_its_backend_and_new_ones_go_to_the_least_busy_one() -> None:
     one, two = both()
     async with one, two, running_gateway(settings_for(one.url, two.url)) as gateway:
         homes = {}
@@ -74,7 +74,7 @@ async def test_a_session_stays_where_it_is() -> None:
 
 
 async def test_real_llama_servers_find_their_prompts_again(run_llama: RunLlama, tiny_model: Path) -> None:
-    """Eight conversations of five turns on two backends: nearly all of each prompt is in the cache."""
+    """Eight conversations of five turns run on two backends. Nearly all of each prompt is in the cache."""
     llamas = [run_llama(RealLlama(tiny_model, slots=4, context=16384)) for _ in range(2)]
     urls = [llama.url for llama in llamas]
     async with running_gateway(settings_for(*urls)) as gateway, await gateway.client() as client:

@@ -1,8 +1,8 @@
-"""Keys are nowhere to be seen: clients', the operator's and the backend's, on every way a request can end.
+"""Keys of clients, operators and backends are shown nowhere, however a request ends.
 
-Everything that leaves the gateway is kept and searched in the end: the log from the least level on, answers
-with their heads, what backends were sent, what objects say of themselves, arguments of processes. Eight
-characters of a key that stand anywhere they do not belong are a leak.
+The tests keep all output of the gateway and search it at the end: the log from the lowest level on, answers
+with their heads, requests to backends, the repr of objects, and arguments of processes. Eight characters of a
+key in a place where they do not belong are a leak.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOUD = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "asyncio",
 
 
 def key_of(name: str) -> bytes:
-    """A key of its own for each name, the same in every run."""
+    """Return a key of its own for each name, the same in every run."""
     return b"sg-" + base64.urlsafe_b64encode(hashlib.sha256(b"canary " + name.encode()).digest()).rstrip(b"=")
 
 
@@ -115,7 +115,7 @@ def settings(url: str, *, tenants: list[dict[str, Any]] = TENANTS, **sections: A
 
 
 class Eavesdropper:
-    """Asks, and keeps what it hears: status, or reason where there is one."""
+    """Sends requests and keeps the answers: their status, or the code of the error."""
 
     def __init__(self, gateway: Gateway, fu: ScriptedUpstream) -> None:
         self.gateway = gateway
@@ -135,7 +135,7 @@ class Eavesdropper:
         return reason.decode() if reason else str(got.status)
 
     async def ask(self, name: str, text: str = "hi", *headers: bytes, **members: object) -> str:
-        """With the key in all the places where clients put theirs."""
+        """Send a request with the key in all the places where clients put theirs."""
         key = key_of(name)
         places = [bearer(name), b"x-api-key: " + key, b"cookie: key=" + key, b"api-key: " + key]
         path = f"{CHAT}?key={key.decode()}"
@@ -354,7 +354,7 @@ async def test_scenario_113_a_key_in_a_wrong_place_is_not_repeated_by_check_or_r
 
 
 def toml(document: dict[str, Any]) -> str:
-    """As much of TOML as JSON can write: values of tables, tables of lists."""
+    """Write a document as TOML, as far as JSON can express one: values of tables, and lists of tables."""
     lines = []
     for name, tables in document.items():
         for table in tables if isinstance(tables, list) else [tables]:

@@ -442,7 +442,7 @@ async def test_parts_of_a_request_that_the_application_never_sees_are_limited_to
         assert client.status == 431
         await client.body()
         await closes(client)
-        assert not gateway.server.connections.tasks, "nobody told the application"
+        assert not gateway.server.connections.tasks, "the application was not told"
 
 
 async def test_trailers_do_not_count_against_the_headers_of_the_next_request() -> None:
@@ -503,11 +503,11 @@ async def test_trailers_do_not_become_headers() -> None:
         assert b"traceparent" not in dict(fu.generations[0].head.headers)
 
 
-# -- what is not HTTP
+# -- bytes that are not HTTP
 
 GARBAGE = {
     "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-    "a method nobody knows": b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an unknown method": b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
     "HTTP/2 with prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "two framings": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",

@@ -1,4 +1,4 @@
-"""Slots that share one context, on a real llama-server: together they never use more than there is."""
+"""Slots of a real llama-server that share one context never use more than there is together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real]
 CONTEXT, SLOTS = 2048, 4
 UNIFIED = ("--kv-unified", "-c", str(CONTEXT))
 LONG = chat("hello", max_tokens=900, model="m")
-"""Two of them fit, with their prompts; four do not."""
+"""A request of which two fit, with their prompts, and four do not."""
 PATIENCE_S = 60.0
 
 
@@ -43,13 +43,13 @@ def _reason(chunks: list[dict[str, Any]]) -> str:
 
 
 async def test_streams_end_each_other_without_the_gateway(run_llama: RunLlama, tiny_model: Path) -> None:
-    """So the other tests would notice if the gateway did nothing."""
+    """This shows that the other tests would notice if the gateway did nothing."""
     llama = run_llama(RealLlama(tiny_model, slots=SLOTS, args=UNIFIED))
     ends = await all_at_once(llama.url)
     assert "Context size has been exceeded." in {reason for reason, _ in ends}
 
 
-async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tiny_model: Path) -> None:
+async def test_through_the_gateway_each_stream_gets_its_length(run_llama: RunLlama, tiny_model: Path) -> None:
     llama = run_llama(RealLlama(tiny_model, slots=SLOTS, args=UNIFIED))
     backend = {"name": "gpu0", "url": llama.url, "models": ["m"], "health_interval_s": 0.2}
     settings = settings_for(llama.url, backend=[{**backend, "kv_unified": True}])
@@ -63,7 +63,7 @@ async def test_through_the_gateway_each_gets_its_length(run_llama: RunLlama, tin
 async def test_the_log_of_an_own_process_shows_that_its_slots_share_a_context(
     tiny_model: Path, tmp_path: Path, hidden: bool
 ) -> None:
-    """A script tells by its options nothing of those that it adds."""
+    """The command is a script, whose own options do not show those that it adds."""
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     if hidden:
         script = tmp_path / "start.sh"
@@ -137,7 +137,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 async def test_answers_without_a_limit_do_not_end_each_other(tiny_model: Path, path: str) -> None:
-    """This model never ends by itself: each gets what its slot's share of the context leaves it."""
+    """The model never ends by itself, so each answer gets the rest of its slot's share of the context."""
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command))) as gateway:
         body = ENDPOINTS[path] | {"model": "m", "stream": True}
@@ -167,10 +167,10 @@ async def test_the_configured_value_counts_most(tiny_model: Path) -> None:
         assert context_of(gateway, "m") == 0
 
 
-async def test_all_the_model_s_context_in_every_slot_is_taken_for_a_shared_one(
+async def test_slots_that_each_have_the_model_s_whole_context_are_taken_to_share_it(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
-    """As llama-server starts when it is told nothing: four slots, each with all that there is."""
+    """llama-server starts like this without options: four slots, each with the whole context."""
     trained = RealLlama(tiny_model, slots=SLOTS, args=("--kv-unified", "-c", "0"))
     llama = run_llama(trained)
     async with running_gateway(settings_for(llama.url)) as gateway:

@@ -1,4 +1,4 @@
-"""SIGTERM to `slotgate serve`: what ends at once, what may finish in its own time, what is cut."""
+"""SIGTERM to `slotgate serve`: some requests end at once, some may finish in time, and the rest is cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPERATOR = b"authorization: Bearer sg-operator"
 PROMPT_S = 2.0
-"""Seconds that something immediate may take on a busy machine."""
+"""Seconds that an immediate step may take on a busy machine."""
 STOP_SIGNALS = pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 
 
@@ -43,7 +43,7 @@ def finishing_at(gate: Gate) -> Script:
 
 
 async def queued(served: Served, depth: int) -> None:
-    """Wait until so many requests wait for a slot."""
+    """Wait until this many requests wait for a slot."""
     async with asyncio.timeout(3), await RawClient.connect(served.url) as client:
         while True:
             await client.request("GET", "/admin/status", OPERATOR)
@@ -72,7 +72,7 @@ def error_of(frame: bytes) -> dict[str, object]:
 
 
 def refuses(url: str) -> bool:
-    """Return True if nothing listens there."""
+    """Return True if no program listens there."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) != 0
@@ -87,7 +87,7 @@ def clock() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_scenario_110_streams_may_finish_within_the_grace_and_what_waits_is_refused_at_once(
+async def test_scenario_110_streams_may_finish_within_the_grace_and_waiting_requests_are_refused_at_once(
     tmp_path: Path,
 ) -> None:
     grace = 1.0
@@ -135,7 +135,7 @@ async def test_scenario_110_streams_may_finish_within_the_grace_and_what_waits_i
 
 @STOP_SIGNALS
 async def test_a_gateway_with_nothing_to_do_stops_at_once(tmp_path: Path, sign: signal.Signals) -> None:
-    """Idle connections do not hold it up, whether they ever said something or not."""
+    """Idle connections do not delay the end, whether they ever sent a request or not."""
     fu = ScriptedUpstream()
     async with fu, served_gateway(tmp_path, configuration(fu)) as served:
         async with await served.client() as idle, await served.client():
@@ -181,7 +181,7 @@ async def test_the_listener_stays_open_for_the_drain_delay_and_says_that_it_drai
 
 
 async def test_a_request_whose_answer_has_not_begun_is_503_when_the_grace_is_over(tmp_path: Path) -> None:
-    """A whole answer, a stream before the headers of its backend, and one before the first event."""
+    """It is a whole answer, a stream before its backend's headers, or a stream before its first event."""
     scripts: dict[bool, Script] = {True: [Write(H), Stall()], False: [Stall()]}
 
     def script(request: ReceivedRequest) -> Script:
@@ -281,7 +281,7 @@ async def test_a_second_signal_ends_a_process_that_waits_for_a_stubborn_child(tm
         assert vanishes(child, 1.0)
 
 
-async def test_it_says_where_it_listens(tmp_path: Path) -> None:
+async def test_the_log_names_the_address_of_the_listener(tmp_path: Path) -> None:
     fu = ScriptedUpstream()
     async with fu, served_gateway(tmp_path, configuration(fu)) as served:
         lines = [orjson.loads(line) for line in served.log.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""llama-server's own sleep: it unloads its model by itself, and being asked for its slots would wake it."""
+"""llama-server's own sleep: it unloads its model by itself, and a query of its slots would wake it."""
 
 from __future__ import annotations
 

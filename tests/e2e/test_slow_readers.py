@@ -1,4 +1,4 @@
-"""Clients that read slowly, or not at all: they cost memory that is bounded, and never a slot."""
+"""Clients that read slowly or not at all cost a bounded amount of memory, and never a slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
 LOGPROBS = T("x" * 4000).replace(b'"finish_reason"', b'"logprobs":{"content":[]},"finish_reason"')
-"""A frame that may not be merged; a long one, because this is about bytes and not about frames."""
+"""A long frame that may not be merged, because these tests are about bytes and not about frames."""
 
 
 def big(size: int, frame: bytes = T("x" * 100)) -> Script:
@@ -31,7 +31,7 @@ def big(size: int, frame: bytes = T("x" * 100)) -> Script:
 
 
 def then_small(first: Script) -> ScriptedUpstream:
-    """One slot; the first request gets this script, later ones a short answer."""
+    """Return an upstream with one slot. The first request gets this script, later ones a short answer."""
     small: Script = [Write(H + chunked(T("mine"), STOP, DONE) + END), Fin()]
     fu = ScriptedUpstream(lambda request: first if b'"first"' in request.body else small)
     fu.llama.total_slots = 1
@@ -41,7 +41,7 @@ def then_small(first: Script) -> ScriptedUpstream:
 @pytest.mark.quiet
 @pytest.mark.parametrize("attempt", ["once"])
 async def test_the_next_request_is_admitted_within_50_ms_of_the_upstreams_end(attempt: str) -> None:
-    """One slot; a client stalled after the first frame of a 5 MB answer that never closes."""
+    """There is one slot. A client stalls after the first frame of a 5 MB answer, and never closes."""
     waits: list[float] = []
     for _ in range(4):
         fu = then_small(big(5_000_000))
@@ -91,7 +91,7 @@ async def test_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> N
 
 @pytest.mark.slow
 async def test_a_drip_reader_is_cut_when_it_has_stopped_the_upstream_for_too_long_in_all() -> None:
-    """Each of its sends returns in time; together they hold the upstream up."""
+    """Each of the client's reads is in time, but together its pauses stop the upstream for too long."""
     fu = then_small([Write(H), Flood(256 * MIB, LOGPROBS)])
     streaming = {"client_stall_timeout_s": 0.5, "stream_buffer_bytes": 65536}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
@@ -113,7 +113,7 @@ async def drip(client: RawClient) -> None:
 
 @pytest.mark.slow
 async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
-    """Bursts and pauses, each shorter than the limit."""
+    """The client reads in bursts with pauses, each shorter than the limit."""
     script: Script = [Write(H), Paced(200, count=200), Write(chunked(STOP, DONE) + END), Fin()]
     fu = then_small(script)
     streaming = {"client_stall_timeout_s": 0.3}
@@ -132,7 +132,7 @@ async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
 
 
 @pytest.mark.slow
-async def test_when_memory_is_spent_the_largest_stalled_stream_of_the_largest_tenant_is_cancelled(
+async def test_the_largest_stalled_stream_of_the_largest_tenant_is_cancelled_when_memory_is_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cancelled: list[Downstream] = []
@@ -170,8 +170,8 @@ async def test_when_memory_is_spent_the_largest_stalled_stream_of_the_largest_te
 
 
 @pytest.mark.slow
-async def test_two_hundred_stalled_readers_hold_what_they_may_and_no_more(tmp_path: Path) -> None:
-    """64 MB are offered to each; the gateway's memory grows by the budget, not by what is offered."""
+async def test_two_hundred_stalled_readers_hold_no_more_than_their_budget(tmp_path: Path) -> None:
+    """Each client is offered 64 MB. The gateway's memory grows by the budget, not by the offered bytes."""
     readers, budget = 200, 64 * MIB
     fu = ScriptedUpstream(lambda _: [Write(H), Flood(64 * MIB, LOGPROBS)], llama=LlamaLike(readers))
     configuration = backend_table("{url}") + (
@@ -198,6 +198,6 @@ async def test_two_hundred_stalled_readers_hold_what_they_may_and_no_more(tmp_pa
 
 
 def resident(pid: int) -> int:
-    """Bytes of resident memory."""
+    """Return the bytes of resident memory."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -126,7 +126,7 @@ async def test_an_error_mid_stream_is_one_framed_error_and_the_end_of_the_body(t
     assert text_of(frames) == "a"
 
 
-async def test_when_the_shared_context_is_spent_every_stream_gets_its_own_error() -> None:
+async def test_every_stream_gets_its_own_error_when_the_shared_context_is_spent() -> None:
     """All streams end at once, each with a clean final chunk and without a sentinel."""
     fu = ScriptedUpstream(scripts={CHAT: stream(T("a"), event(ERRORS[500]))})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

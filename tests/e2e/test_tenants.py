@@ -1,6 +1,6 @@
 """Several tenants on a real llama-server with two slots: shares, limits, and prompts kept apart.
 
-Shares are counted in slot time, by the scheduler's own books; nothing is timed by the tests.
+Shares are counted in slot time, by the scheduler's own books. The tests measure no times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WEIGHTS = {"one": 1, "two": 2, "four": 4}
 TOKENS = {"one": 60, "two": 20, "four": 110, "batch": 40}
 """Tenant -> the tokens of each of its answers. Tenants ask for different amounts."""
 ASKING = 5
-"""Requests that each tenant has under way: more than there are slots, so that it always waits."""
+"""Requests that each tenant has under way. They are more than the slots, so every tenant always waits."""
 ENOUGH = 40_000
 MARGIN = 0.2
 
@@ -53,7 +53,7 @@ class EndedRequests:
 
 
 def off_by(slot_seconds: Mapping[str, float]) -> float:
-    """Return how far the worst-off of the weighed tenants is from its share of the slot time."""
+    """Return the largest deviation of a weighted tenant from its share of the slot time."""
     everything = sum(slot_seconds[name] for name in WEIGHTS)
     dues = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
     return max(abs(slot_seconds[name] / everything / dues[name] - 1) for name in WEIGHTS)
@@ -62,8 +62,8 @@ def off_by(slot_seconds: Mapping[str, float]) -> float:
 async def backlogged(
     gateway: Gateway, llama: RealLlama
 ) -> tuple[EndedRequests, dict[str, float], list[float]]:
-    """All tenants ask without a pause until enough was served. Return what was served, the slot time that
-    it took, and what llama-server had waiting inside itself whenever it was asked."""
+    """Let all tenants ask without a pause until enough was served. Return the served requests, their slot
+    time, and the number of requests that waited inside llama-server at each look."""
 
     async def keep_asking(name: str, number: int) -> None:
         body = chat("word " * number, max_tokens=TOKENS[name], temperature=0)
@@ -98,7 +98,7 @@ async def backlogged(
 async def test_shares_of_a_real_llama_server_follow_the_weights_of_tenants(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
-    """Streams and whole answers, with a batch tenant beside; measured again if it was not so."""
+    """There are streams and whole answers, and a batch tenant. The measurement is repeated if it fails."""
     llama = run_llama(RealLlama(tiny_model, slots=2, context=4096))
     tenants = [tenant(name, weight=weight) for name, weight in WEIGHTS.items()]
     tenants.append(tenant("batch", weight=1000, priority="batch"))
@@ -108,7 +108,7 @@ async def test_shares_of_a_real_llama_server_follow_the_weights_of_tenants(
             scheduler = gateway.scheduler
             await gateway.until(lambda: gateway.idle and gateway.fleet.backends["gpu0"].pool.free == 2)
             assert (scheduler.leases_by_tenant, scheduler.status().by_tenant) == ({}, {})
-        assert deferred == [0.0] * len(deferred), "nothing waits where nobody can see it"
+        assert deferred == [0.0] * len(deferred), "no request waits inside llama-server"
         assert await llama.slots_busy() == 0
         interactive = sum(held[name] for name in WEIGHTS)
         print(f"{dict(served.requests)} requests, {held} slot-seconds: {off_by(held):.1%} off")
@@ -156,7 +156,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
 
 
 def heard(answer: dict[str, Any]) -> tuple[int, object]:
-    """Tokens that came from the cache, and what was said."""
+    """Return the tokens that came from the cache, and the text of the answer."""
     if "content" in answer:
         return answer["timings"]["cache_n"], answer["content"]
     usage = answer["usage"]
@@ -171,7 +171,10 @@ def heard(answer: dict[str, Any]) -> tuple[int, object]:
 async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
     path: str, run_llama: RunLlama, tiny_model: Path
 ) -> None:
-    """One slot, so that both use the same. Without isolation the second does find what the first said."""
+    """There is one slot, so both tenants use it.
+
+    Without isolation the second one finds the prompt of the first.
+    """
     body = {**ENDPOINTS[path], "temperature": 0, "seed": 1}
     async with AsyncExitStack() as running:
         found: dict[str, list[tuple[int, object]]] = {}
@@ -194,7 +197,7 @@ async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
 async def test_a_tenant_without_isolation_can_find_what_an_isolated_one_left(
     run_llama: RunLlama, tiny_model: Path
 ) -> None:
-    """Not wished for, but so it is, and the documentation says so: the slot keeps what it read."""
+    """This is not desired, but documented: the slot keeps the prompt that it read."""
     body = {**ENDPOINTS[CHAT], "temperature": 0}
     llama = run_llama(RealLlama(tiny_model, slots=1, context=4096))
     tenants = [tenant("a", isolate_cache="best-effort"), tenant("b")]

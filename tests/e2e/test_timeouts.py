@@ -1,4 +1,4 @@
-"""Every limit of time has its own stall that trips exactly it, and its own answer."""
+"""Every time limit expires at its own kind of stall, alone, and has its own answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SILENT: dict[str, Script] = {
 
 @pytest.mark.parametrize("phase", SILENT)
 async def test_no_event_in_time_is_504_first_byte_timeout(phase: str) -> None:
-    """Headers and pings are proof of life, no answer."""
+    """Headers and pings show that the backend lives, but they are no events."""
     fu = ScriptedUpstream(scripts={CHAT: SILENT[phase]})
     limits = {"first_byte_s": 0.2}
     async with fu, running_gateway(settings_for(fu.url, timeouts=limits)) as gateway:
@@ -46,7 +46,7 @@ async def test_no_event_in_time_after_a_keep_alive_is_one_framed_error() -> None
 
 
 async def test_a_silence_after_an_event_is_one_framed_idle_timeout() -> None:
-    """Pings do not count here either."""
+    """Pings are no events here either."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), *PINGS, Stall()]})
     limits = {"idle_s": 0.2}
     async with fu, running_gateway(settings_for(fu.url, timeouts=limits)) as gateway:
@@ -68,7 +68,7 @@ async def test_a_stream_that_takes_too_long_in_all_is_one_framed_total_timeout()
 
 @pytest.mark.slow
 async def test_limits_that_are_kept_trip_nothing() -> None:
-    """Each silence is shorter than its limit; together they are longer than any."""
+    """Each silence is shorter than its limit. Together they are longer than any limit."""
     script: Script = [Sleep(0.1), Write(H), Sleep(0.1), Write(chunked(T("a")))]
     script = [*script, *(step for _ in range(5) for step in (Sleep(0.12), Write(chunked(T("a")))))]
     fu = ScriptedUpstream(scripts={CHAT: [*script, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]})
@@ -131,7 +131,7 @@ async def test_a_stream_given_up_while_it_connects_leaves_no_slot_in_doubt() -> 
 
 @contextmanager
 def unanswered(port: int) -> Iterator[None]:
-    """Whoever connects to this port waits: a listener whose queue is full."""
+    """Make a listener whose queue is full, so that every connection to this port has to wait."""
     with ExitStack() as sockets:
         listener = sockets.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
 """Limits, keep-alives and leaving clients within the few milliseconds that an event loop tells apart.
 
-uvloop counts in whole milliseconds, and what is due within half of one is no timer for it: what happens here
-happens before, at and behind the moment of something else. Whatever it is, everybody gets a proper end.
+uvloop counts in whole milliseconds, and makes no timer for a time that is less than half a millisecond away.
+Here events happen just before, at and just after another event. In every case each client gets a proper end.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def one(gateway: Gateway, dice: random.Random, seen: Counter[str]) -> None
 
 
 @pytest.mark.parametrize("seed", range(7))
-async def test_everybody_gets_a_proper_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_client_gets_a_proper_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit, "TRIPS_AFTER", REQUESTS)
     dice = random.Random(seed)
     seen: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""TLS without a proxy in front: what differs there is how connections end."""
+"""TLS without a proxy in front: only the ends of connections differ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Certificate:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """For 127.0.0.1, signed by itself."""
+    """Make a certificate for 127.0.0.1 that is signed by itself."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("there is no openssl to make a certificate with")
@@ -53,7 +53,7 @@ async def serving(
     streaming: dict[str, Any] | None = None,
     **server: object,
 ) -> AsyncIterator[tuple[Gateway, RawClient]]:
-    """A gateway that speaks TLS, and a client that is connected to it."""
+    """Run a gateway that speaks TLS, and connect a client to it."""
     tls = {"port": 0, "tls_cert": certificate.tls_cert, "tls_key": certificate.tls_key}
     settings = settings_for(fu.url, server=tls | server, streaming=streaming or {})
     async with running_gateway(settings) as gateway:
@@ -94,7 +94,9 @@ async def test_a_client_that_does_not_read_is_cut(certificate: Certificate) -> N
 async def test_a_refusal_arrives_and_the_connection_closes(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of it cannot be closed here, so it closes when the time for the rest of the request is over."""
+    """TLS cannot close half of a connection, so it is closed when the time for the rest of the request is
+    over.
+    """
     monkeypatch.setattr("slotgate.gateway.server.connection.LINGER_S", 0.1)
     fu = ScriptedUpstream()
     async with fu, serving(fu, certificate, max_header_bytes=16384) as (_, client):

@@ -46,7 +46,7 @@ def environ(**variables: str) -> dict[str, str]:
 
 
 async def piped(*words: str, **variables: str) -> tuple[int | None, str, str]:
-    """Exit code, output, errors of `slotgate top` without a terminal."""
+    """Return exit code, output and errors of `slotgate top` without a terminal."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "slotgate", "top", *words),
@@ -60,7 +60,7 @@ async def piped(*words: str, **variables: str) -> tuple[int | None, str, str]:
 
 
 class Terminal:
-    """A process on a terminal of its own, and all that it wrote."""
+    """A process on a terminal of its own, with all its output."""
 
     def __init__(self, master: int, process: asyncio.subprocess.Process, size: tuple[int, int]) -> None:
         self.process = process
@@ -145,18 +145,18 @@ async def test_a_terminal_sees_slots_queue_and_requests_change_and_q_leaves_it_a
             screen.type("q")
             assert await screen.ended() == 0
             assert screen.settings() == before
-    assert screen.written.endswith("\x1b[?25h\x1b[?1049l")  # the cursor and the page before are back
+    assert screen.written.endswith("\x1b[?25h\x1b[?1049l")  # the cursor and the earlier page are back
 
 
-async def test_space_holds_the_picture_still() -> None:
+async def test_the_space_bar_pauses_the_view() -> None:
     async with ScriptedUpstream() as fu, running_gateway(settings_for(fu.url, server=SERVER)) as gateway:
         async with terminal(["--url", gateway.url]) as screen:
             await screen.shows("gpu0")
             screen.type(" ")
-            await screen.shows("held still")
+            await screen.shows("paused: press the space bar")
             await ask(gateway.url, b"x-request-id: unseen", stream=False)
             screen.forget()
-            await screen.shows("held still", within=5)
+            await screen.shows("paused: press the space bar", within=5)
             assert "unseen" not in screen.text
             screen.type(" ")
             await screen.shows("unseen")

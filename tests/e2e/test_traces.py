@@ -146,7 +146,9 @@ async def test_a_stream_is_a_span_with_queue_upstream_and_stream_in_it(spans: Sp
 
 
 async def test_all_times_of_a_request_are_of_one_clock(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else children begin before their parent, where the loop's clock is coarse or the other one is set."""
+    """Otherwise children could begin before their parent, if the loop's clock is coarse or the other one is
+    set.
+    """
     then = 10**18
     wall = iter([then, *[then + 3600 * 10**9] * 100])
     monkeypatch.setattr("slotgate.gateway.telemetry.otel.time", SimpleNamespace(time_ns=lambda: next(wall)))
@@ -261,7 +263,7 @@ async def test_questions_for_health_and_operators_are_not_traced(spans: Spans) -
 
 
 async def test_a_stuck_exporter_stops_no_request() -> None:
-    """Its queue is bounded: what does not fit is dropped."""
+    """Its queue is bounded, and spans that do not fit are dropped."""
     go = threading.Event()
     seen: list[ReadableSpan] = []
 
@@ -287,7 +289,7 @@ async def test_a_stuck_exporter_stops_no_request() -> None:
 
 
 def spans_at(collector: ScriptedUpstream) -> list[Any]:
-    """Everything that it was sent, out of protobuf."""
+    """Return all spans that the collector was sent, decoded from protobuf."""
     found: list[Any] = []
     for request in collector.requests:
         assert request.path == "/v1/traces"
@@ -310,7 +312,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, collector: ScriptedUpstream, **
 async def test_a_collector_gets_every_span_before_the_process_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library would wait a minute: SIGTERM sends what is left."""
+    """The library alone would wait a minute. SIGTERM sends the rest at once."""
     collector = ScriptedUpstream(lambda _: [Write(answer(200, b"", content_type=b"application/x-protobuf"))])
     async with collector, ScriptedUpstream(scripts={CHAT: PAUSED}) as fu:
         environment(monkeypatch, collector, OTEL_BSP_SCHEDULE_DELAY="60000")

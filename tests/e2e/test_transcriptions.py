@@ -1,4 +1,4 @@
-"""Audio: a form goes through in pieces, its answer comes as JSON, as text, or as a stream."""
+"""Audio: a form is forwarded in pieces, and its answer comes as JSON, as text, or as a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage records of a running gateway: what is in them, and what of them survives what."""
+"""The usage records of a gateway: their content, and how they survive crashes, stops and locked stores."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_record_says_what_a_request_was_and_what_it_cost(tmp_path: Path)
     assert (total["requests"], total["prompt_tokens"], total["completion_tokens"]) == (1, 3, 2)
 
 
-async def test_every_ending_leaves_one_record_and_what_got_no_slot_none(tmp_path: Path) -> None:
+async def test_every_ending_leaves_one_record_and_a_request_without_a_slot_none(tmp_path: Path) -> None:
     broken: Script = [Write(H + chunked(T("a"), T("b"))), Fin()]
     left: Script = [Write(H + chunked(T("a"), T("b"), T("c"))), Stall()]
     scripts = iter([ANSWER, broken, left, [Fin()]])
@@ -195,7 +195,7 @@ async def test_sigkill_loses_no_record_that_is_older_than_a_batch(tmp_path: Path
     fu = ScriptedUpstream(scripts={CHAT: ANSWER})
     async with fu, served_gateway(tmp_path, configuration(fu)) as served:
         await streams(served, 20)
-        async with asyncio.timeout(10):  # twice a second they are written, asked for or not
+        async with asyncio.timeout(10):  # records are written twice a second, without a query too
             while not (tmp_path / "slotgate.db").exists() or len(records(tmp_path / "slotgate.db")) < 20:
                 await asyncio.sleep(0.05)
         await streams(served, 5)
@@ -255,7 +255,7 @@ async def test_a_database_that_is_deleted_is_made_anew(tmp_path: Path) -> None:
         assert (await totals(served, "?group="))["usage"][0]["requests"] == 2
 
 
-async def test_a_restart_knows_what_was_used_today(tmp_path: Path) -> None:
+async def test_a_restart_knows_the_usage_of_today(tmp_path: Path) -> None:
     fu = ScriptedUpstream(scripts={CHAT: ANSWER})
     async with fu, served_gateway(tmp_path, configuration(fu)) as served:
         await streams(served, 4)
@@ -308,7 +308,7 @@ async def test_a_client_that_did_not_ask_for_usage_sees_none_and_is_recorded_wit
     assert [(k["completion_tokens"], k["partial"]) for k in kept] == [(1, 0), (2, 0)]
 
 
-async def test_postgresql_keeps_what_sqlite_keeps(tmp_path: Path, postgres: PostgresServer) -> None:
+async def test_postgresql_keeps_the_same_records_as_sqlite(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.fresh()
     fu = ScriptedUpstream(scripts={CHAT: ANSWER})
     async with fu, served_gateway(tmp_path, configuration(fu, f'[usage]\nstore = "{url}"\n')) as served:

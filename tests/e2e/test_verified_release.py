@@ -1,4 +1,4 @@
-"""Verified release at the seams: restarts, shared backends, backends that do not serve `/slots`."""
+"""Verified release in special cases: restarts, shared backends, backends that do not serve `/slots`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELD: Script = [Write(H + chunked(T("a"))), Stall()]
 
 
 async def abandon_one(gateway: Gateway, fu: ScriptedUpstream) -> None:
-    """A client that leaves mid-stream; the backend goes on to show a busy slot."""
+    """Let a client leave mid-stream. The backend goes on to show a busy slot."""
     fu.llama.foreign = 1
     async with await gateway.client() as client:
         await client.post(CHAT, chat())
@@ -36,7 +36,7 @@ def shared_settings(url: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("comes_back", ["loading", "at once"])
 async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: str) -> None:
-    """`/slots` goes on saying busy, so only the restart can have freed it."""
+    """`/slots` goes on to show a busy slot, so only the restart can have freed it."""
     fu = ScriptedUpstream(scripts={CHAT: HELD})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -56,7 +56,7 @@ async def test_a_restart_of_the_backend_frees_its_quarantined_slots(comes_back: 
 
 
 @pytest.mark.slow
-async def test_foreign_work_on_a_shared_backend_lowers_what_is_given_out_while_it_lasts() -> None:
+async def test_foreign_work_on_a_shared_backend_lowers_the_granted_slots_while_it_lasts() -> None:
     fu = ScriptedUpstream()
     fu.llama.total_slots = 2
     async with fu:
@@ -182,7 +182,7 @@ async def test_new_gateway_serves_although_slots_cannot_be_read(slots: Script) -
 
 
 async def test_no_probe_is_sent_while_nothing_is_in_doubt() -> None:
-    """The one before the first grant is not a probe of a slot in doubt."""
+    """The query before the first grant is not a probe of a slot in doubt."""
     fu = ScriptedUpstream()
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         assert [request.path for request in fu.requests].count("/slots") == 1

@@ -78,7 +78,7 @@ def test_all_faults_are_on_stderr_one_per_line_with_exit_code_2(
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_without_a_configuration_it_says_how_to_give_one(command: str) -> None:
+def test_without_a_configuration_the_error_says_how_to_give_one(command: str) -> None:
     result = slotgate(command)
     assert result.exit_code == 2
     assert "give --config FILE or set SLOTGATE_CONFIG" in result.stderr

@@ -1,4 +1,4 @@
-"""One browser, one real llama-server and one gateway for all tests of the pages.
+"""All tests of the pages share a browser, a real llama-server and a gateway.
 
 Each test has a browser context of its own. Tests that stop a gateway start one of their own.
 """

@@ -12,11 +12,14 @@ import time
 
 
 class BlockedLoopError(AssertionError):
-    """One turn of the event loop took too long."""
+    """A turn of the event loop took too long."""
 
 
 class BlockingGuard:
-    """`begin()` when the loop starts running callbacks, `check()` when it is about to wait again."""
+    """Measures the turns of a loop.
+
+    Call `begin()` when the loop starts to run callbacks, and `check()` when it is about to wait again.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

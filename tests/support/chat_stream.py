@@ -1,4 +1,4 @@
-"""One chat stream without sockets, tasks or an event loop: upstream bytes go in, client bytes come out.
+"""A chat stream without sockets, tasks or an event loop: upstream bytes go in, client bytes come out.
 
 The test steps `send` itself, so it decides when the client is behind.
 """

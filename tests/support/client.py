@@ -52,7 +52,7 @@ class Frame:
 
 
 class RawClient:
-    """One connection, for use as `async with await RawClient.connect(url) as client:`."""
+    """A client's connection, for use as `async with await RawClient.connect(url) as client:`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.response: Head | None = None

@@ -1,4 +1,4 @@
-"""One connection of a scripted upstream. It takes requests, plays scripts, and records everything.
+"""A connection of a scripted upstream. It takes requests, plays scripts, and records everything.
 
 Bytes are recorded before they are parsed. The first ending (EOF or reset) counts. When the client closes, a
 running script is cancelled and the connection is closed at once.

@@ -1,4 +1,4 @@
-"""One stream in memory: from the upstream's read callback to the writes on its client's socket.
+"""A stream in memory: from the upstream's read callback to the writes on its client's socket.
 
 Everything between the two sockets is the gateway's own code. The objects that replace the sockets keep or
 count the bytes that they get. A test can make the client slow, or let its connection fail.

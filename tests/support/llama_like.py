@@ -3,9 +3,9 @@
 Tests may change all state at any time. The counts matter most: behind a gateway that admits well, `deferred`
 stays 0.
 
-Abandoned work, whose client closed before the answer was complete, keeps its slot busy until the whole server
-has had no result for `linger_s`. Answers to `/slots` or `/metrics`, and bytes of any stream, are results. 0
-frees the slot at once; `math.inf` keeps it until `finish_abandoned()`.
+If a client closes before its answer is complete, the abandoned work keeps its slot busy until the whole
+server has had no result for `linger_s`. Answers to `/slots` or `/metrics`, and bytes of any stream, are
+results. 0 frees the slot at once; `math.inf` keeps it until `finish_abandoned()`.
 """
 
 from __future__ import annotations

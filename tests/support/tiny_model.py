@@ -43,7 +43,7 @@ THINKING_TEMPLATE = (
 """With this template the model reasons first. A grammar must close the tag, else it never ends."""
 
 _FIM = {"fim_pre": "<pre>", "fim_suf": "<suf>", "fim_mid": "<mid>"}
-"""For code with a gap: what stands before it, behind it, and in it."""
+"""The tokens for code with a gap. They precede the text before the gap, the text after it, and the gap."""
 _SPECIAL = ["<unk>", "<s>", "</s>", *_FIM.values()]
 _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 _SILENT = len(_SPECIAL) + len(_BYTES)

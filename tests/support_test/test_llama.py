@@ -50,7 +50,7 @@ def test_the_same_seed_writes_the_same_model(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "b.gguf"]
 
 
-async def test_a_running_generation_does_not_keep_it_from_stopping(
+async def test_a_running_generation_does_not_keep_the_server_from_stopping(
     tiny_model: Path, run_llama: RunLlama
 ) -> None:
     llama = run_llama(RealLlama(tiny_model, slots=1))
@@ -67,7 +67,7 @@ def test_a_server_that_cannot_start_raises_with_its_log(tmp_path: Path, run_llam
         run_llama(RealLlama(tmp_path / "no-such.gguf"))
 
 
-def test_it_does_not_outlive_its_parent(tiny_model: Path, run_llama: RunLlama) -> None:
+def test_a_llama_server_does_not_outlive_its_parent(tiny_model: Path, run_llama: RunLlama) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.support.llama import RealLlama\n"
         "llama = RealLlama(Path(sys.argv[1])); llama.start()\n"

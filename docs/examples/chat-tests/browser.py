@@ -44,7 +44,7 @@ def browser(program: str) -> Iterator[Any]:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Drop the log, because no one reads it."""
+        """Drop the log, because it is not read."""
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ export function drawQueue(list, byTenant) {
   draw(list, rows, Math.max(...rows.map((row) => row.value), 1));
 }
 
-/** Draw the number of slots that each tenant holds, with what is left of its limits. */
+/** Draw the number of slots that each tenant holds, with the rest of its limits. */
 export function drawTenants(list, tenants, slots) {
   const rows = tenants.map(({ name, leases, limits }) => ({ name, value: leases, text: plural(leases, "slot"), left: left(limits) }));
   draw(list, rows, Math.max(slots, 1));

@@ -8,7 +8,7 @@ export class History {
     this.ended = [];
   }
 
-  /** Add what is new in this snapshot. A full snapshot replaces everything. */
+  /** Add the changes of this snapshot. A full snapshot replaces everything. */
   take(snapshot) {
     if (snapshot.full) {
       this.spans.clear();

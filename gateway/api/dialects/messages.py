@@ -1,8 +1,8 @@
 """Anthropic's messages: named events, ended by `message_stop`.
 
-A silence is broken by `ping` in both forms of keep-alive: some clients do not count comments as progress.
-llama-server writes an id of OpenAI's kind, errors in OpenAI's shape, and begins the use of a tool without its
-input: a call without arguments would have none in clients that add up what comes.
+Keep-alives are `ping` events in both forms, because some clients do not count comments as progress.
+llama-server writes ids and errors as OpenAI has them. It also begins a tool use without `input`. Clients
+assemble the input from later events, so they would have none for a call without arguments.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class RecordedResponse:
     """The response of an exchange."""
 
     status: int | None
-    """None if the connection ended before a head came."""
+    """The status, or None if the connection ended before a head came."""
     head_ms: float
     headers: Headers
     """The headers, `connection: close` included, without other hop-by-hop headers, date and secrets."""

@@ -22,7 +22,7 @@ _MISTAKES: Final = frozenset({"model_not_found", "unknown_path"})
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """One request that has ended."""
+    """A request that has ended, with its outcome."""
 
     id: str
     path: str

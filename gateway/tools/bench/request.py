@@ -1,4 +1,4 @@
-"""One streaming chat request, timed as its client sees it."""
+"""A streaming chat request, timed as its client sees it."""
 
 from __future__ import annotations
 

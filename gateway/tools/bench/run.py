@@ -118,5 +118,5 @@ class _Bench:
             async with asyncio.timeout(self._options.timeout_s):
                 await request.over.wait()
         if not request.over.is_set():
-            request.failure = f"no end within {self._options.timeout_s:g} s"
+            request.failure = f"the answer did not end within {self._options.timeout_s:g} s"
         exchange.close()

@@ -40,7 +40,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """One llama-server with one model behind one gateway. `alias` is the public name of the model."""
+    """The plan: a llama-server with one model behind one gateway. `alias` is the public name of the model."""
 
     server: FoundServer
     model: FoundModel

@@ -77,7 +77,7 @@ class Feed:
         async with aclosing(self._from_gateway()) as snapshots:
             async for snapshot in snapshots:
                 return snapshot
-        raise UnreachableError(f"{self.url} ended its answer before it said anything")
+        raise UnreachableError(f"{self.url} ended its answer without sending anything")
 
     async def live(self) -> AsyncGenerator[Snapshot | ConnectionLost, None]:
         """Yield snapshots for ever. Raises `RefusedError`, and `UnreachableError` before the first."""

@@ -64,7 +64,7 @@ ASCII = Signs(
     bar="#",
     cut="~",
 )
-"""For terminals and files without Unicode."""
+"""The characters for terminals and files without Unicode."""
 
 
 def page(

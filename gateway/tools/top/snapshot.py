@@ -36,7 +36,7 @@ class NotSlotgateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShownSlot:
-    """One slot."""
+    """A slot and its state."""
 
     state: str
     """idle, prefill, generating, working (prefill or generating), quarantined or foreign."""
@@ -46,7 +46,7 @@ class ShownSlot:
 
 @dataclass(frozen=True, slots=True)
 class ShownBackend:
-    """One backend with its slots."""
+    """A backend with its slots."""
 
     name: str
     state: str
@@ -57,7 +57,7 @@ class ShownBackend:
 
 @dataclass(frozen=True, slots=True)
 class ShownTenant:
-    """One tenant with its load."""
+    """A tenant with its load."""
 
     name: str
     leases: int

@@ -117,7 +117,7 @@ class LiveView:
 
     def drawn(self, *, whole: bool = False) -> RenderableType:
         """Return the page for the current size of the window. With `whole` it is not cut to its height."""
-        held = "held still: the space bar goes on" if self.held else ""
+        held = "paused: press the space bar to continue" if self.held else ""
         note = f"connection lost, trying again: {self.lost}" if self.lost else held
         unicode = (self.console.encoding or "").lower().startswith("utf")
         return page(

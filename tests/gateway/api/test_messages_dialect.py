@@ -1,4 +1,4 @@
-"""Anthropic's messages: what llama-server leaves out is added."""
+"""Anthropic's messages: members that llama-server leaves out are added."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def blocks_of(said: list[bytes]) -> list[dict[str, object]]:
 
 
 def test_a_tool_use_block_begins_with_an_empty_input() -> None:
-    """A client that adds up what comes would have none for a call without arguments."""
+    """Clients assemble the input from later events, so a call without arguments would have none."""
     assert [block.get("input") for block in blocks_of(tool_events(PATH))] == [None, {}]
 
 

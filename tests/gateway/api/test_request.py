@@ -1,4 +1,4 @@
-"""A chat request: what is checked is named when it is wrong, what is set is set, the rest passes."""
+"""A chat request: wrong members are named, some members are set, and the others pass unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request(**members: object) -> RequestParameters:
 
 
 def changed(members: Json, tenant: TenantIdentity = TENANT, model: str | None = None, **added: bool) -> Json:
-    """The members that are set, and None for those that are left out."""
+    """Return the members that are set, with None for those that are left out."""
     parsed = {"messages": MESSAGES, **members}
     changes = RequestParameters.from_members(parsed, CHAT.body_format).changes(
         parsed, tenant, model, AddedOptions(**added)
@@ -38,7 +38,7 @@ def limited(default: int | None = None, limit: int | None = None) -> TenantIdent
     return TenantIdentity("team-a", max_tokens_default=default, max_tokens_limit=limit)
 
 
-# What is wrong is named
+# Wrong members are named
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_limit_is_the_one_that_llama_server_reads(members: Json, limit: int 
     assert limit == request(**members).max_tokens
 
 
-# What is set before the backend gets it
+# Members that are set before the backend gets the body
 
 
 def test_a_request_is_not_changed_without_need() -> None:

@@ -1,4 +1,4 @@
-"""The headers that slotgate defines for its clients: what each value means, and what odd values do."""
+"""The headers that slotgate defines for its clients: the effect of each value, and of odd ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Token counts: the last statement counts, and a stream that ended early is counted by what passed."""
+"""Token counts: the last statement counts, and a stream that ended early is counted by the deltas that
+passed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Json = dict[str, Any]
 
 
 def read(*answers: Json, deltas: int = 0, choices: int = 1, prompts: int = 1) -> TokenUsage:
-    """The counts after these chunks, of a stream that goes on."""
+    """Return the counts after these chunks of a stream that goes on."""
     token_usage = TokenUsage(choices, prompts)
     for answer in answers:
         token_usage.read(answer)
@@ -51,13 +53,13 @@ def test_last_usage_counts() -> None:
 
 
 def test_first_statement_of_a_stream_is_not_taken_for_the_last() -> None:
-    """`message_start` states 0 output tokens; a client that leaves later has had more."""
+    """`message_start` states 0 output tokens, but a client that leaves later has had more."""
     start = {"message": {"usage": {"cache_read_input_tokens": 42, "input_tokens": 1, "output_tokens": 0}}}
     assert counts(read(start, deltas=400)) == (43, 42, 400, False)
     assert counts(finished(start, {"usage": {"output_tokens": 401}}, deltas=400)) == (43, 42, 401, True)
 
 
-def test_running_usage_in_every_chunk_counts_what_passed() -> None:
+def test_running_usage_in_every_chunk_counts_the_deltas_that_passed() -> None:
     chunks = [{"usage": {"prompt_tokens": 3, "completion_tokens": number}} for number in range(1, 6)]
     assert counts(read(*chunks, deltas=4)) == (3, 0, 5, False)
     assert counts(finished(*chunks, deltas=4)) == (3, 0, 5, True)
@@ -97,12 +99,14 @@ def test_odd_counts_are_unknown() -> None:
 
 
 def test_count_that_no_answer_can_have_is_unknown() -> None:
-    """The sum of two such counts could not be written as JSON, and with it no list of the last requests."""
+    """The sum of two such counts could not be written as JSON, and neither could the list of the last
+    requests.
+    """
     beyond = {"prompt_tokens": 2**64 - 1, "completion_tokens": 5, "cache_read_input_tokens": 2**64 - 1}
     assert counts(finished({"usage": beyond})) == (None, 0, 5, False)
 
 
-def test_running_usage_grows_with_what_passes() -> None:
+def test_running_usage_grows_with_the_deltas_that_pass() -> None:
     token_usage = TokenUsage()
     assert token_usage.running_usage() == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     token_usage.deltas = 2
@@ -187,7 +191,7 @@ def test_list_of_whole_answers_is_their_sum() -> None:
 # -- reasoning
 
 
-def test_reasoning_is_counted_by_statement_or_by_what_passed() -> None:
+def test_reasoning_is_counted_by_statement_or_by_the_deltas_that_passed() -> None:
     stated = {
         "prompt_tokens": 3,
         "completion_tokens": 9,

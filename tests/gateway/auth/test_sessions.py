@@ -37,7 +37,7 @@ def test_ids_are_unique_and_do_not_reveal_the_key() -> None:
     assert not any(session_id in repr(sessions) for session_id in ids)
 
 
-def test_one_session_too_many_closes_the_oldest() -> None:
+def test_a_session_beyond_the_limit_closes_the_oldest() -> None:
     sessions = Sessions(SteppedClock())
     ids = [sessions.open(b"digest") for _ in range(MOST_SESSIONS + 1)]
     assert len(sessions) == MOST_SESSIONS

@@ -1,4 +1,4 @@
-"""Which backend knows the beginning of a prompt."""
+"""Finds the backend that knows the beginning of a prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_text_rendered_before_the_messages_is_part_of_every_prefix(change: str) 
     assert not affinity.warmth(messages_prefix(turn("hi", "hello", "so", **{change: [{"name": "x"}]})))
 
 
-def test_a_beginning_is_of_the_whole_of_what_stands_before() -> None:
+def test_the_hash_of_a_beginning_covers_all_earlier_messages() -> None:
     affinity = Affinity()
     affinity.note("a", messages_prefix(turn("one", "two", "three")))
     full = affinity.warmth(messages_prefix(turn("one", "two", "three", "four", "five")))["a"]

@@ -1,4 +1,4 @@
-"""One backend: its state as facts change, and what it tells its observers. On virtual time."""
+"""A backend: its state as facts change, and the calls of its observers. On virtual time."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_only_a_ready_backend_admits() -> None:
     with_backend(work)
 
 
-def test_a_drained_backend_becomes_what_was_observed_meanwhile() -> None:
+def test_a_drained_backend_takes_the_state_that_was_observed_meanwhile() -> None:
     def work(backend: Backend) -> None:
         backend.observe(LastHealth.GOOD)
         backend.set_drained(True)
         seen = [backend.state]
-        assert backend.explanation == "drained by order"
+        assert backend.explanation == "drained by an operator"
         backend.observe(LastHealth.LOADING)
         seen.append(backend.state)
         backend.set_drained(False)
@@ -145,7 +145,7 @@ def test_all_observers_hear_a_change_in_order() -> None:
 
 
 def test_observers_hear_a_change_of_the_shared_context_alone() -> None:
-    """A reload may change only the setting that says if the context is shared."""
+    """A reload may change only the setting that says whether the context is shared."""
 
     def work(backend: Backend) -> None:
         backend.resize(2)

@@ -19,7 +19,7 @@ PROPS = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
 
 
 class MonitoredBackend:
-    """A backend with two slots, and its answer to each path; `None`: the connection breaks."""
+    """A backend with two slots, and its answer to each path. `None` breaks the connection."""
 
     def __init__(self, **pages: Any) -> None:  # noqa: ANN401
         self.pages = {"health": {}, "props": PROPS, "v1/models": {"data": []}, "slots": []} | pages
@@ -83,7 +83,7 @@ def test_a_backend_with_configured_models_is_ready_without_a_list_of_them() -> N
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [(None, "it wants a key, and none is configured"), ("k", "it refuses the gateway's key")],
+    [(None, "it needs a key, and none is configured"), ("k", "it refuses the gateway's key")],
 )
 def test_a_refused_key_and_a_missing_key_have_reasons_of_their_own(key: str | None, reason: str) -> None:
     async def course() -> str | None:
@@ -120,7 +120,7 @@ def test_slot_that_slots_shows_busy_outlives_the_limit() -> None:
 
 @pytest.mark.parametrize("fault", [None, httpx.Response(500), httpx.Response(403), {}])
 def test_busy_slot_returns_when_slots_can_not_be_read_any_more(fault: object) -> None:
-    """The limit counts from the last answer that showed it."""
+    """The limit counts from the last answer that showed the slot."""
     assert free_slots(pages={"slots": fault}, at=100, until=210) == (1, 1)
     assert free_slots(pages={"slots": fault}, at=100, until=230) == (1, 2)
 

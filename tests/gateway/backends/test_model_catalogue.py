@@ -1,4 +1,7 @@
-"""Which names exist, who serves them, who may use them; and no path of a machine is among them."""
+"""The names of models, the backends that serve them, the tenants that may use them.
+
+No path of a machine is shown.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def backend(name: str, *models: str, n_ctx: int | None = None) -> Backend:
 def catalogue(
     *backends: Backend, models: tuple[ModelSettings, ...] = (), **fixed: tuple[str, ...]
 ) -> ModelCatalogue:
-    """The catalogue of these backends; `fixed` names what some are configured to serve."""
+    """Return the catalogue of these backends.
+
+    `fixed` has the names that some of them are configured to serve.
+    """
     made = ModelCatalogue(models)
     for each in backends:
         made.add(each, fixed.get(each.name, ()))
@@ -65,7 +71,7 @@ def test_scenario_088_no_path_of_a_machine_becomes_a_name(said: str, public: str
     assert public_name(said) == public
 
 
-def test_a_backend_serves_what_it_says_under_its_public_name() -> None:
+def test_a_backend_serves_the_models_that_it_states_under_public_names() -> None:
     of = catalogue(backend("a", "/srv/m.gguf"), backend("b", "m", "org/other"))
     assert served(of) == {"m": ["a", "b"], "org/other": ["b"]}
     assert of.models["m"].upstream_name == "/srv/m.gguf"
@@ -77,7 +83,7 @@ def test_a_configured_model_stands_for_the_backends_own_name() -> None:
     assert of.resolve("gpt-4", ANYONE).upstream_name == "qwen3-30b-a3b"
 
 
-def test_a_backend_with_configured_models_serves_these_whatever_it_says() -> None:
+def test_a_backend_with_configured_models_serves_these_whatever_it_states() -> None:
     of = catalogue(backend("a", "something else"), backend("b", "m"), a=("m", "n"))
     assert served(of) == {"m": ["a", "b"], "n": ["a"]}
     assert of.resolve("n", ANYONE).upstream_name is None
@@ -132,7 +138,7 @@ def test_the_model_must_be_named_if_several_are_served() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "m"])
-def test_while_a_backend_has_not_said_what_it_serves_nothing_is_unknown(name: str | None) -> None:
+def test_no_model_is_unknown_before_every_backend_has_stated_its_models(name: str | None) -> None:
     of = catalogue(backend("a"), backend("b", "n", "o"))
     with pytest.raises(CapacityError) as waiting:
         of.resolve(name, ANYONE)
@@ -141,7 +147,7 @@ def test_while_a_backend_has_not_said_what_it_serves_nothing_is_unknown(name: st
     assert of.resolve("n", ANYONE).name == "n"
 
 
-# Who may use what
+# Permissions of tenants
 
 
 def test_a_tenant_uses_its_models_only() -> None:

@@ -23,7 +23,7 @@ def test_size_is_learnt_by_model() -> None:
     assert [sizes.at_most("other", text(4000)), sizes.expected("other", text(4000))] == unknown
 
 
-def test_one_dense_prompt_raises_the_upper_bound_at_once_and_is_forgotten_little_by_little() -> None:
+def test_a_dense_prompt_raises_the_upper_bound_at_once_and_is_forgotten_slowly() -> None:
     sizes = PromptSizes()
     sizes.note("m", text(1000), 900)
     assert sizes.at_most("m", text(4000)) > 3600
@@ -56,7 +56,7 @@ def test_upper_bound_is_never_below_the_expected_number() -> None:
             assert sizes.expected("m", size) <= sizes.at_most("m", size)
 
 
-def test_nothing_is_learnt_from_short_bodies_audio_or_answers_without_counts() -> None:
+def test_short_bodies_audio_and_answers_without_counts_teach_nothing() -> None:
     sizes = PromptSizes()
     before = sizes.at_most("m", text(4000)), sizes.expected("m", text(4000))
     sizes.note("m", text(100), 90)

@@ -1,4 +1,4 @@
-"""The requests that one backend is sent."""
+"""The requests that are sent to a backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_backend(work: Callable[[Backend], None], url: str = "http://127.0.0.1:1
 
 
 def lines(request: UpstreamRequest) -> list[bytes]:
-    """The request line, then the headers in any order; the body follows an empty line."""
+    """Return the request line, then the headers in any order. The body follows an empty line."""
     head, end, rest = request.head.partition(b"\r\n\r\n")
     assert (end, rest) == (b"\r\n\r\n", b"")
     first, *headers = head.split(b"\r\n")

@@ -1,4 +1,4 @@
-"""Slots of isolated requests are erased, and each erasing is tried again until it has worked."""
+"""Slots of isolated requests are erased. An erasure that fails is tried again until it succeeds."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_status_and_metrics_show_seven_names() -> None:
     ]
 
 
-def test_the_table_allows_what_one_change_can_cause_and_nothing_else() -> None:
+def test_the_table_allows_only_transitions_that_one_change_can_cause() -> None:
     assert {state: set(following) for state, following in TRANSITIONS.items()} == possible_transitions()
 
 

@@ -46,7 +46,7 @@ def lease_of(generation: PreparedRequest, *, slots: int, context: int = 0, numbe
 
 
 def added(generation: PreparedRequest, **pool: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The members that are in the body on its way, and were not in what came."""
+    """Return the members that the sent body has and the received body had not."""
     sent = orjson.loads(b"".join(generation.body_for(lease_of(generation, **pool))))
     return {name: value for name, value in sent.items() if name != "prompt"}
 
@@ -60,7 +60,7 @@ def test_a_body_says_which_slot_its_lease_holds() -> None:
     [(generation(width=2), 2), (generation("messages"), 1), (generation("embeddings"), 2)],
     ids=["several slots", "an endpoint that forgets it", "an endpoint that does not look at it"],
 )
-def test_a_body_names_no_slot_where_one_number_does_not_say_it(asked: PreparedRequest, slots: int) -> None:
+def test_a_body_names_no_slot_if_a_single_number_cannot_name_it(asked: PreparedRequest, slots: int) -> None:
     assert added(asked, slots=slots) == {}
 
 

@@ -1,4 +1,4 @@
-"""The queue on a loop whose time is virtual: one timer, waits that end by themselves, nothing left behind."""
+"""The queue on virtual time: it has one timer, waits end by themselves, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WaitingTenants:
         return ticket.lease
 
     async def request(self, tenant: str = "t", *, seconds: float, width: int = 1) -> float:
-        """One request; returns when it was granted."""
+        """Hold a slot for some seconds. Return the time of the grant."""
         lease = await self.lease(tenant, width=width, cost=seconds)
         granted_at = self.loop.time()
         await asyncio.sleep(seconds)
@@ -62,7 +62,7 @@ class WaitingTenants:
 
 
 def virtually(pool: SlotPool, body: Callable[[WaitingTenants], Awaitable[object]]) -> None:
-    """Run a test's body, then see that the queue leaves no timer and no lease."""
+    """Run a test's body, then check that the queue leaves no timer and no lease."""
 
     async def main() -> None:
         tenants = WaitingTenants(pool)
@@ -87,7 +87,7 @@ def test_a_wait_ends_by_itself_after_the_queue_timeout() -> None:
 
 
 def test_waits_that_are_over_as_soon_as_they_begin_end_one_by_one() -> None:
-    """On the loop that `serve` runs, whose handles know no time when the moment is as good as now."""
+    """The test uses the loop of `serve`, whose handles have no time if that time is almost now."""
 
     async def main() -> list[Refusal | None]:
         queue = AdmissionQueue(replace(LIMITS, queue_timeout_s=0.0002), asyncio.get_running_loop())
@@ -126,7 +126,9 @@ def test_every_wait_ends_at_its_own_time() -> None:
 
 
 def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
-    """Cancelled in the very turn of the loop in which the slot was granted, before the waiter could run."""
+    """The waiter is cancelled in the same turn of the loop in which it was granted a slot, before it could
+    run.
+    """
 
     async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease()
@@ -159,7 +161,7 @@ def test_cancelled_waiters_leave_nothing_behind() -> None:
 
 
 def test_a_wide_ticket_that_waits_alone_costs_a_tick_a_phase() -> None:
-    """A timer that was left in the past would go off for ever."""
+    """A timer that was left in the past would fire for ever."""
 
     async def body(tenants: WaitingTenants) -> None:
         running = asyncio.create_task(tenants.request(seconds=50.0))
@@ -172,7 +174,7 @@ def test_a_wide_ticket_that_waits_alone_costs_a_tick_a_phase() -> None:
 
 
 def test_a_hold_that_began_with_a_release_ends_in_time() -> None:
-    """Nobody submits anything when it begins: the timer must be set by the release."""
+    """No ticket is submitted when the hold begins, so the release must set the timer."""
 
     async def body(tenants: WaitingTenants) -> None:
         long = asyncio.create_task(tenants.request(seconds=55.0))

@@ -140,7 +140,7 @@ def test_data_lines_are_joined_and_names_are_kept() -> None:
     )
 
 
-def test_one_space_after_the_colon_is_dropped_and_no_more() -> None:
+def test_a_single_space_after_the_colon_is_dropped() -> None:
     assert [SseEvent(b"a"), SseEvent(b" a"), SseEvent(b"a:b")] == parsed(
         b"data:a\n\ndata:  a\n\ndata: a:b\n\n"
     )

@@ -1,4 +1,4 @@
-"""A child process on the real event loop: heard, ended, reaped."""
+"""A child process on the real event loop is read, ended and reaped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def started(*habits: str) -> AsyncIterator[tuple[Child, Lines]]:
     assert child.pid not in child_processes()
 
 
-async def test_both_its_outputs_are_heard_to_the_last_line() -> None:
+async def test_both_outputs_of_a_child_are_read_to_the_last_line() -> None:
     lines = Lines()
     script = "echo out; echo error >&2; printf 'no newline'"
 
@@ -141,7 +141,7 @@ async def test_a_flood_of_output_does_not_block_the_child() -> None:
     [
         (3, "exit status 3"),
         (-9, "killed by SIGKILL"),
-        (-4, "killed by SIGILL: this build of it is for other processors than the one here"),
+        (-4, "killed by SIGILL: this build is for another processor than this machine has"),
         (-64, "killed by SIGRTMAX"),
         (-99, "killed by signal 99"),
     ],

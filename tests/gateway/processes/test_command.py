@@ -29,7 +29,7 @@ def test_the_prompt_cache_keeps_nothing_of_erased_slots() -> None:
     assert llama.arguments(4711, llama.limits_cache)[5:8] == ("--cache-ram", "0", "--slot-save-path")
 
 
-def test_scenario_125_what_would_contradict_the_command_or_leak_does_not_pass() -> None:
+def test_scenario_125_variables_that_contradict_the_command_or_leak_secrets_do_not_pass() -> None:
     passes = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "GGML_VK_VISIBLE_DEVICES": "0", "LC_ALL": "C"}
     stays = {
         "LLAMA_API_KEY": "parent",

@@ -14,7 +14,7 @@ from slotgate.gateway.processes import exec_wrapper as child
 WRAPPER = (sys.executable, "-I", "-S", str(child.__file__))
 
 POSSIBLE = sum(1 << (number - 1) for number in signal.valid_signals())
-"""As the kernel writes it; the two signals that glibc keeps for itself cannot be restored by anybody."""
+"""All signals as the kernel writes them, without the two that glibc keeps for itself and does not restore."""
 
 
 def wrapped(*command: str, parent: int | None = None) -> subprocess.CompletedProcess[str]:

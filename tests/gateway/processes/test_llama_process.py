@@ -47,7 +47,7 @@ class VirtualTime:
 
 
 class StateHistory:
-    """The states that were passed through; can be waited for."""
+    """The states that a process has passed through. A test can wait for them."""
 
     def __init__(self) -> None:
         self.states: list[ProcessState] = []
@@ -81,7 +81,7 @@ async def running(
     pick_port: Callable[[], int] = free_port,
     history: StateHistory | None = None,
 ) -> AsyncIterator[tuple[LlamaProcess, StateHistory]]:
-    """A started process; afterwards nothing of it is left."""
+    """Start a process. At the end of the block no process of it may be left."""
     history, virtual = history or StateHistory(), virtual or VirtualTime()
     process = LlamaProcess(
         command,
@@ -103,7 +103,7 @@ def status(process: LlamaProcess, path: str, key: str | None = None) -> int:
     return httpx.get(f"{process.url}{path}", headers=headers, trust_env=False).status_code
 
 
-async def test_it_becomes_ready_and_stops_without_having_failed() -> None:
+async def test_a_process_becomes_ready_and_stops_without_a_failure() -> None:
     async with running(llama()) as (process, history):
         await process.wait_ready(PATIENCE_S)
         ready = (process.state, process.failure, process.pid in child_processes())
@@ -120,7 +120,7 @@ async def test_it_becomes_ready_and_stops_without_having_failed() -> None:
     assert process.pid is None
 
 
-async def test_it_can_be_started_again_after_a_stop() -> None:
+async def test_a_process_can_be_started_again_after_a_stop() -> None:
     async with running(llama()) as (process, _):
         await process.wait_ready(PATIENCE_S)
         await process.stop()
@@ -271,7 +271,7 @@ async def test_cancelling_the_holding_task_leaves_no_process() -> None:
     await held.until(ProcessState.READY)
     holding.cancel()
     for pid in held.pids:
-        os.kill(pid, signal.SIGKILL)  # it is stubborn, and the grace is not what is tested here
+        os.kill(pid, signal.SIGKILL)  # it is stubborn, and this test is not about the grace period
     await asyncio.wait({holding})
 
     assert holding.cancelled()
@@ -279,7 +279,7 @@ async def test_cancelling_the_holding_task_leaves_no_process() -> None:
 
 
 class Stranger(StateHistory):
-    """Somebody else's server: takes the port right before our first child does, and has one answer."""
+    """A server of another program. It takes the port just before our first child does, and has one answer."""
 
     def __init__(self, status_line: str) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ async def test_fifty_restarts_leave_no_zombie() -> None:
 
 
 @pytest.mark.real
-async def test_a_real_one_is_ready_restarts_and_stops_within_its_grace_while_a_request_runs(
+async def test_a_real_llama_server_is_ready_restarts_and_stops_within_its_grace_while_a_request_runs(
     tiny_model: Path,
 ) -> None:
     server = find_server(None, {"PATH": "/nowhere"}, Installed())
@@ -393,7 +393,7 @@ async def test_a_real_one_is_ready_restarts_and_stops_within_its_grace_while_a_r
 
 @asynccontextmanager
 async def endless_stream(process: LlamaProcess) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A generation that does not end; being cut is what it is for."""
+    """Start a generation that does not end by itself, so that a test can cut it."""
     body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
     headers = {"authorization": f"Bearer {process.api_key}"}
     with suppress(httpx.RemoteProtocolError):

@@ -136,7 +136,7 @@ def test_a_leaving_member_stays_if_no_request_waits_for_its_place() -> None:
 
 
 def test_a_member_that_made_room_waits_for_its_turn() -> None:
-    """Its own queue is older than that of the other."""
+    """Its own queue is older than the queue of the other member."""
     assert steps(resident("a", since=NOW - 1), resident("b"), a=NOW - 90, b=NOW - 20) == {"b": Step.LOAD}
 
 
@@ -240,7 +240,7 @@ class ResidencySimulation:
         ]
 
     def step(self) -> None:
-        """Half a second."""
+        """Let half a second pass."""
         self.now = self.now + TICK_S
         for name, (residence, since) in self.stages.items():
             if residence is Residence.COMING and self.now >= since + LOAD_S:

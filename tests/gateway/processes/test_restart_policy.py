@@ -11,7 +11,7 @@ LIMITS = RestartLimits()
 
 
 def crash_loop(policy: RestartPolicy, ready: bool, starts: int, life_s: float = 0.0) -> list[float]:
-    """The times of the starts, until it gives up."""
+    """Return the times of the starts until the policy gives up."""
     now, times = 0.0, list[float]()
     while len(times) < starts and not policy.is_exhausted:
         if times:

@@ -1,4 +1,4 @@
-"""The table of a llama-server's life."""
+"""The transitions of a llama-server process."""
 
 from __future__ import annotations
 

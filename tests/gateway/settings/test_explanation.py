@@ -14,7 +14,7 @@ def test_listening_address_and_reach_are_explained() -> None:
     assert "http://[::]:9000, reachable from other machines too" in explain(everywhere)
 
 
-def test_without_tenants_it_says_that_no_key_is_needed() -> None:
+def test_without_tenants_the_explanation_says_that_no_key_is_needed() -> None:
     text = explain(parsed(server={"allowed_hosts": ["gpu.lan"]}))
     assert "everyone who can reach it, without a key" in text
     assert "loopback names, gpu.lan" in text

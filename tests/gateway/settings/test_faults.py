@@ -78,7 +78,7 @@ def test_an_unknown_key_or_table_gets_a_suggestion(tables: dict[str, object], fa
 
 
 def test_a_faulty_value_does_not_cause_further_faults() -> None:
-    """Both backends have an unusable url or command. That one is missing would be wrong to say."""
+    """Both backends have an unusable url or command. It would be wrong to report that one is missing."""
     faults = faults_of({"backend": [{"name": "x", "url": 5}, {"name": "y", "command": "llama-server"}]})
     assert [fault.split(": ")[0] for fault in faults] == ['backend "x".url', 'backend "y".command']
 

@@ -22,7 +22,7 @@ def refused(*backends: dict[str, Any], **members: object) -> list[str]:
     return faults_of({"tenant": [tenant(**members)], "backend": list(backends)})
 
 
-def test_it_is_accepted_if_the_gateway_starts_all_backends_of_the_tenant() -> None:
+def test_isolation_is_accepted_if_the_gateway_starts_all_backends_of_the_tenant() -> None:
     assert refused(OWN) == []
     assert refused(OWN, FOREIGN, models=["m"]) == []
 
@@ -45,7 +45,7 @@ def test_it_is_accepted_if_the_gateway_starts_all_backends_of_the_tenant() -> No
         ({**OWN, "slots": 1}, 'backend "own", which sets slots'),
     ],
 )
-def test_it_is_refused_on_a_backend_that_cannot_isolate(backend: dict[str, object], why: str) -> None:
+def test_isolation_is_refused_on_a_backend_that_cannot_isolate(backend: dict[str, object], why: str) -> None:
     [fault] = refused(backend)
     assert fault.startswith('tenant "a".isolate_cache: is not possible on ')
     assert why in fault

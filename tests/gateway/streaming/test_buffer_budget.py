@@ -1,4 +1,4 @@
-"""One budget over all slow readers: it is not exceeded for long, and the right stream is cancelled."""
+"""The budget of all slow readers is not exceeded for long, and the right stream is cancelled."""
 
 from __future__ import annotations
 

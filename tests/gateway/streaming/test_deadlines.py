@@ -26,7 +26,7 @@ Step = tuple[float, Callable[["TimedRequest"], None]]
 
 @dataclass
 class TimedRequest:
-    """One request whose times change by steps. Notes what the deadlines do, and when."""
+    """A request whose times change by steps. It notes the calls of the deadlines, with their times."""
 
     limits: StreamLimits
     times: StreamTimes = field(default_factory=lambda: StreamTimes(began_at=0.0))
@@ -179,7 +179,7 @@ def test_no_keepalive_is_added_while_a_send_is_under_way() -> None:
     assert request.heard == [52, 62]
 
 
-# What is counted and not timed
+# Tokens that are counted and not timed
 
 
 FLOWING = [(at / 10, passed) for at in range(21, 400)]

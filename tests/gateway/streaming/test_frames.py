@@ -378,7 +378,7 @@ def test_scenario_054_with_keepalives_off_comments_are_neither_sent_nor_passed_o
     assert len(stream.read()) == 1
 
 
-def test_with_chunk_keepalives_the_upstreams_comments_are_dropped() -> None:
+def test_the_upstreams_comments_are_dropped_if_keepalives_are_chunks() -> None:
     stream = ChatStream(FrameOptions(keepalive="chunk"))
     stream.feed(T("a"), b": ping\n\n")
     assert len(stream.read()) == 1
@@ -502,7 +502,7 @@ def test_timings_are_kept_if_the_client_asked_for_them() -> None:
     assert times(1) == stream.chunks()[1]["timings"]
 
 
-def test_the_timings_of_a_requested_usage_chunk_stay_in_it() -> None:
+def test_a_requested_usage_chunk_keeps_its_timings() -> None:
     stream = ChatStream(FrameOptions(running_usage=True, strip_timings=True))
     stream.feed(ROLE, event(FINISH), event(USAGE))
     assert times(2) == stream.chunks()[-1]["timings"]

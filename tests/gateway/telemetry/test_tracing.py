@@ -62,7 +62,7 @@ async def test_without_traces_the_stack_has_no_layer_for_them() -> None:
 
 
 async def unreached(*_: object) -> None:
-    raise AssertionError("nobody is served")
+    raise AssertionError("no request is served")
 
 
 async def test_a_missing_library_is_logged_and_traces_stay_off(

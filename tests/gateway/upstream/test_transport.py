@@ -723,7 +723,7 @@ async def cancelled(*work: asyncio.Future[Any]) -> None:
 async def test_kept_connection_that_the_backend_has_closed_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not even if the event loop has not read the end yet. So nothing is sent twice."""
+    """It is not used even if the event loop has not read its end yet. So no request is sent twice."""
     monkeypatch.setattr("slotgate.gateway.upstream.transport.STALE_S", 0.0)
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -53,7 +53,7 @@ def test_an_empty_table_says_so() -> None:
     assert as_table(QUESTION, []) == "no records\n"
 
 
-def test_one_total_is_one_line() -> None:
+def test_a_single_total_is_a_single_line() -> None:
     lines = as_table(UsageQuery.parse(""), [UsageTotal((), (2, 0, 0, 1, 1, 1, 0, 0), 0.0)]).splitlines()
     assert [line.split()[0] for line in lines] == ["requests", "2"]
 

@@ -176,7 +176,7 @@ def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_table_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Also by a reader, who may come before a gateway of the new version."""
+    """A reader updates the table, too, because it may come before a gateway of the new version."""
     file = tmp_path / "usage.db"
     columns = [name for name in schema._COLUMNS if name not in ("reasoning_tokens", "estimated")]
     connection = sqlite3.connect(file)

@@ -1,4 +1,4 @@
-"""One client's connection to a scripted llama-server. It answers one request after the other.
+"""A client's connection to a scripted llama-server. It answers one request after the other.
 
 It behaves as llama-server's own connections do:
 

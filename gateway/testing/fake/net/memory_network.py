@@ -20,7 +20,7 @@ _FIRST_PORT = 49152
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection."""
+    """Either end of a connection in memory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, name: Address) -> None:
         super().__init__({"sockname": name, "socket": None})

@@ -30,7 +30,7 @@ class LlamaRequest:
     path: str
     body: Json
     prompts: tuple[str, ...]
-    """One prompt for each choice, prompt, input or document. Each takes a slot."""
+    """The prompts, one for each choice, prompt, input or document. Each takes a slot."""
     last_user_text: str
     """The text of the last user message, or the first prompt."""
 

@@ -94,7 +94,7 @@ def test_an_unwritable_folder_is_reported_at_the_start(tmp_path: Path) -> None:
         CassetteFolder(tmp_path / "file")
 
 
-def test_one_error_names_all_invalid_files(tmp_path: Path) -> None:
+def test_an_error_names_all_invalid_files(tmp_path: Path) -> None:
     recorded(tmp_path, A)
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_text("{")

@@ -1,4 +1,4 @@
-"""Which requests are equal for a cassette, and which parts of them it keeps."""
+"""The requests that are equal for a cassette, and the parts of them that it keeps."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_children_in_sessions_of_their_own_end_with_the_command() -> None:
     assert vanishes(int(done.stdout), 5)
 
 
-def test_with_parent_ends_the_run_when_the_parent_dies(tmp_path: Path) -> None:
+def test_the_option_with_parent_ends_the_run_when_the_parent_dies(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     program = f"""
 import subprocess, sys, time

@@ -1,4 +1,4 @@
-"""Which requests fail a CI run, and how they are reported."""
+"""The requests that fail a CI run, and the report of them."""
 
 from __future__ import annotations
 

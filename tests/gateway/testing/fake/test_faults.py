@@ -48,7 +48,7 @@ async def test_an_error_comes_in_place_of_an_answer() -> None:
         assert (await client.json())["error"] == {"code": 503, "message": "no", "type": "unavailable_error"}
 
 
-async def test_one_request_or_the_whole_server_can_answer_loading() -> None:
+async def test_a_request_or_the_whole_server_can_answer_loading() -> None:
     async with playing(load_s=0.2) as fake:
         for path in ("/health", "/props"):
             async with await RawClient.connect(fake.url) as client:
@@ -137,7 +137,7 @@ async def test_events_can_be_cut_inside_a_character() -> None:
     assert words(b"".join(pieces)) == ["é"]
 
 
-async def test_one_token_can_be_giant() -> None:
+async def test_a_token_can_be_giant() -> None:
     async with playing(n_ctx=100000) as fake:
         content, _ = await raw(fake.url, asking({"kind": "giant-frame", "after": 1, "bytes": 300_000}))
     assert [len(word) for word in words(content)] == [3, 300_000, 4, 6]
