@@ -87,7 +87,8 @@ class Account:
         Its clock was put back, so they may be next earlier than they were.
         """
         for flow in self.flows:
-            flow.restate()
+            if flow.value < flow.stated:
+                flow.restate()
 
 
 class FairOrder:

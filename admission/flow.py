@@ -39,7 +39,7 @@ def kind_of(demand: Demand) -> TicketKind:
 class Flow:
     """The tickets of one tenant, model and kind, in arrival order."""
 
-    __slots__ = ("account", "entry", "kind", "model_queue", "order", "priority", "tickets")
+    __slots__ = ("account", "entry", "kind", "model_queue", "order", "priority", "stated", "tickets")
 
     def __init__(self, demand: Demand, model_queue: ModelQueue, order: FairOrder) -> None:
         self.kind = kind_of(demand)
@@ -50,6 +50,8 @@ class Flow:
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
         self.entry = 0
         """The number of the flow's valid entry in its ranking; 0 while it has none."""
+        self.stated = 0.0
+        """The value in that entry. The clock of its tenant shows at least this, unless it is put back."""
 
     def __repr__(self) -> str:
         return f"<Flow of {self.account.tenant}, {len(self.tickets)} tickets>"
@@ -111,7 +113,8 @@ class Ranking:
 
     def push(self, flow: Flow) -> None:
         flow.entry = next(self._numbers)
-        heapq.heappush(self._heap, (flow.value, flow.head.seq, flow.entry, flow))
+        flow.stated = flow.value
+        heapq.heappush(self._heap, (flow.stated, flow.head.seq, flow.entry, flow))
         if len(self._heap) > _SPARE and len(self._heap) > 4 * flow.model_queue.flow_count:
             self._heap = [entry for entry in self._heap if entry[3].entry == entry[2]]
             heapq.heapify(self._heap)
@@ -128,6 +131,7 @@ class Ranking:
             current = flow.value
             if current <= value:
                 return entry
+            flow.stated = current
             heapq.heapreplace(heap, (current, seq, number, flow))
         return None
 
