@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import settings
 
 from tests.support.fixtures import (
@@ -20,7 +21,7 @@ from tests.support.fixtures import (
     tiny_llama,
     tiny_model,
 )
-from tests.support.quiet import pytest_runtest_protocol
+from tests.support.quiet import QuietTests
 from tests.support.speed import pytest_runtest_call, pytest_terminal_summary
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "postgres",
     "pytest_collection_modifyitems",
     "pytest_runtest_call",
-    "pytest_runtest_protocol",
     "pytest_terminal_summary",
     "run_llama",
     "small_model",
@@ -47,6 +47,10 @@ for name in ("COLUMNS", "LINES"):
 
 settings.register_profile("suite", deadline=None)  # one example may take long on a busy machine
 settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(QuietTests())
 
 
 def pytest_collection_finish() -> None:

@@ -89,12 +89,17 @@ def test_quiet(number):
 """
 
 
-def test_quiet_test_runs_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [2, 4])
+def test_quiet_test_runs_alone(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_example.py").write_text(QUIET)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = quiet\n")
-    (tmp_path / "conftest.py").write_text("from tests.support.quiet import pytest_runtest_protocol\n")
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support.quiet import QuietTests\n"
+        "def pytest_configure(config):\n"
+        "    config.pluginmanager.register(QuietTests())\n"
+    )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", f"{workers}", str(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
