@@ -309,9 +309,14 @@ class Backend:
             await answer.aclose()
         return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(page))
 
-    def whole_request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
-        """Return a POST whose answer is read whole, with the backend's own key and no headers but these."""
-        return self._requests.whole(path, body, headers)
+    def whole_request(
+        self, path: str, body: Body, headers: Headers, may_send_twice: Callable[[], bool] = lambda: True
+    ) -> httpx.Request:
+        """Return a POST whose answer is read whole, with the backend's own key and no headers but these.
+
+        `may_send_twice` is asked if a kept connection was closed at the send.
+        """
+        return self._requests.whole(path, body, headers, may_send_twice)
 
     def stream_request(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
         """Return a POST whose answer is streamed, with the same headers as `whole_request`."""

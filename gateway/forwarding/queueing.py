@@ -29,10 +29,12 @@ _SENTENCE = {
 }
 
 
-def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> Ticket:
-    """Take a place in the queue. Raises `CapacityError` if there is none."""
+def submit(
+    queue: AdmissionQueue, demand: Demand, wake: Callable[[], None], *, before: Ticket | None = None
+) -> Ticket:
+    """Take a place in the queue, in a second attempt that of the first ticket. Raises `CapacityError`."""
     try:
-        return queue.submit(demand, wake)
+        return queue.submit(demand, wake, before=before)
     except Refused as refused:
         raise refusal(refused) from refused
 

@@ -132,8 +132,8 @@ class StreamedAnswer:
         """
         try:
             await with_retry(
-                self._fleet,
-                self._entry,
+                self._runtime.retries,
+                self._request,
                 lambda: self._admitted(out),
                 lambda lease: self._relayed(lease, out, frames, watchdog),
             )
@@ -173,7 +173,7 @@ class StreamedAnswer:
         context, demand = self._context, self._request.demand
         context.queued_at = context.queued_at or self._loop.time()
         self._relay = None  # the relay of the first attempt is over
-        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
+        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake, before=self._ticket)
         with owned(ticket, self._runtime.scheduler), self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cancelled is not None:
@@ -203,6 +203,7 @@ class StreamedAnswer:
         backend = self._fleet.backend_of(lease.pool_name)
         self._fleet.affinity.note(lease.pool_name, self._request.prefix, lease.slots)
         self._context.backend = backend.name
+        frames.begin()
         request = self._request
 
         def begun() -> None:

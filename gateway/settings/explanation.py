@@ -108,7 +108,16 @@ def _queue(settings: Settings) -> list[str]:
         f"at most {admission.max_queue} requests per model{share}; {bodies} of request bodies in total",
         f"each request waits at most {interactive}, and a batch request at most {batch}",
         f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if /slots cannot be read",
+        _retry(settings),
     ]
+
+
+def _retry(settings: Settings) -> str:
+    if settings.admission.retry == "off":
+        return "a request is lost if its backend dies under it"
+    return (
+        "a request whose backend dies before a byte was sent is tried once more, unless it may be the cause"
+    )
 
 
 def _streaming(settings: Settings) -> list[str]:
