@@ -203,7 +203,6 @@ class StreamedAnswer:
         backend = self._fleet.backend_of(lease.pool_name)
         self._fleet.affinity.note(lease.pool_name, self._request.prefix, lease.slots)
         self._context.backend = backend.name
-        frames.begin()
         request = self._request
 
         def begun() -> None:

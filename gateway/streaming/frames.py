@@ -70,10 +70,6 @@ class Frames:
     def __repr__(self) -> str:
         return f"<Frames {type(self._dialect).__name__} {self.parsed} events parsed, {self._token_usage!r}>"
 
-    def begin(self) -> None:
-        """Forget the beginning of an event that an earlier attempt has left. No event was whole."""
-        self._parser = EventParser()
-
     def feed(self, body: bytes) -> bool:
         """Read bytes of the body. Return True if they were one event that matched the expected template.
 
