@@ -19,7 +19,7 @@ from slotgate.gateway.backends.slot_prober import SlotProber
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "loads_on_request", "reasons"]
 
 LOAD_REQUEST_S = 30.0
 """Seconds for which a slot-free request for a model counts as demand for loading it."""
@@ -240,6 +240,11 @@ class Fleet:
         backend = self._serving.get(lease.pool_name)
         return backend is not None and any(other.granted_at < at for other in backend.pool.leases)
 
+    def reasons_of(self, model: str) -> str:
+        """Return why the backends of a model take no requests; empty if they do, or there are none."""
+        served = self.catalogue.models.get(model)
+        return reasons([] if served is None else served.backends)
+
     def _changed(self, backend: Backend) -> None:
         pool = backend.pool
         context = {"context": pool.context} if pool.context else {}
@@ -257,6 +262,12 @@ class Fleet:
                 for model in self.catalogue.models.values()
             }
         )
+
+
+def reasons(backends: Iterable[Backend]) -> str:
+    """Return why these backends take no requests, in words. Those that take some are left out."""
+    silent = (backend for backend in backends if backend.state is not BackendState.READY)
+    return "; ".join(f"{backend.name}: {backend.explanation}" for backend in silent)
 
 
 def _same(before: BackendSettings, after: BackendSettings | None) -> bool:

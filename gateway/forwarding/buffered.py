@@ -89,7 +89,7 @@ class BufferedAnswer:
         with owned(ticket, self._runtime.scheduler):
             await settled.wait()
         context.granted_at = loop.time()
-        return granted(ticket, self._runtime.scheduler)
+        return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)
 
     async def _asked(self, lease: Lease) -> BufferedReply:
         """Ask the backend and return its success under the gateway's identity. Raises the backend's error."""

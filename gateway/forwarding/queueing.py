@@ -63,13 +63,19 @@ def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
         raise
 
 
-def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
-    """Return the lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
+def granted(ticket: Ticket, scheduler: Scheduler, reasons: Callable[[str], str]) -> Lease:
+    """Return the lease of a settled ticket. Raises `CapacityError` if admission ended the wait.
+
+    `reasons` says of a model why its backends take no requests.
+    """
     if ticket.lease is not None:
         return ticket.lease
     why = ticket.refusal or Refusal.QUEUE_TIMEOUT
     model = ticket.demand.model
     none_admits = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
     sentence = "no backend that serves the model takes requests now" if none_admits else _SENTENCE[why]
+    if none_admits or why is Refusal.NO_BACKEND:
+        because = reasons(model)
+        sentence = f"{sentence} ({because})" if because else sentence
     retry_after_s = scheduler.estimate_wait_s(model, ticket.demand.tenant, ticket.demand.priority)
     raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=retry_after_s)

@@ -179,7 +179,7 @@ class StreamedAnswer:
             if self._cancelled is not None:
                 raise self._take_cancellation()
         context.granted_at = self._loop.time()
-        return granted(ticket, self._runtime.scheduler)
+        return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)
 
     @contextlib.contextmanager
     def _position_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:
