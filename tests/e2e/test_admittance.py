@@ -225,6 +225,28 @@ async def test_a_foreign_origin_is_403_without_keys(origin: bytes, status: int) 
 
 
 @pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        (b"cross-site", b"no-cors", 403),
+        (b"same-site", b"no-cors", 403),
+        (b"same-origin", b"cors", 200),
+        (b"none", b"navigate", 200),
+        (b"cross-site", b"navigate", 200),
+    ],
+)
+async def test_pictures_of_other_sites_are_403_and_links_are_followed(
+    site: bytes, mode: bytes, status: int
+) -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        says = (b"sec-fetch-site: " + site, b"sec-fetch-mode: " + mode)
+        got = await fetch(gateway.url, "GET", "/v1/models", *says)
+        posted = await from_page(gateway.url, b"host: localhost", JSON, *says)
+    assert got.status == status
+    assert posted.status == (200 if site in (b"same-origin", b"none") else 403)
+
+
+@pytest.mark.parametrize(
     ("kind", "status"),
     [
         (b"application/json", 200),

@@ -538,9 +538,7 @@ async def test_bytes_that_are_not_http_get_a_400_in_json_and_close_the_connectio
         assert gateway.server.connections.refused["invalid_request"] == 1
 
 
-@pytest.mark.parametrize(
-    "lines", [b"gzip, chunked", b"gzip", b"gzip\r\nTransfer-Encoding: chunked"]
-)
+@pytest.mark.parametrize("lines", [b"gzip, chunked", b"gzip", b"gzip\r\nTransfer-Encoding: chunked"])
 async def test_a_body_with_another_transfer_coding_is_501(lines: bytes) -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
