@@ -235,6 +235,12 @@ class Fleet:
             return False
         return await self._monitors[backend.name].finds_death()
 
+    def context_exceeded(self, pool_name: str) -> None:
+        """Note that a backend ended a request because the context of its slots was full."""
+        backend = self._serving.get(pool_name)
+        if backend is not None:
+            backend.context_exceeded()
+
     def had_company(self, lease: Lease, at: float) -> bool:
         """Return True if another lease of its pool was there when this one was lost, and still is."""
         backend = self._serving.get(lease.pool_name)

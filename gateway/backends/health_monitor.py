@@ -16,6 +16,8 @@ import structlog
 
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.control_query import OutdatedAnswerError, json_object, query
+from slotgate.gateway.backends.kv_sharing import kv_unified_from_command
+from slotgate.gateway.backends.local_command import command_of_listener, local_port
 from slotgate.gateway.backends.slot_prober import SlotProber
 from slotgate.gateway.backends.state import LastHealth, ProcessState
 
@@ -183,6 +185,7 @@ class HealthMonitor:
             return
         if backend.facts.health is not LastHealth.GOOD:
             await self._learn_models(_text(props.get("model_alias")))
+            await self._learn_command()
         self._misses = 0
         if self._refused:
             self._restarted()
@@ -197,6 +200,16 @@ class HealthMonitor:
         if self._backend.facts.process is None:
             await self._prober.look()
         self._looked_at_slots = True
+
+    async def _learn_command(self) -> None:
+        """Find out from its command, if it runs on this machine, if the slots share one context."""
+        backend = self._backend
+        port = local_port(str(backend.base_url))
+        if backend.facts.process is not None or port is None:
+            return
+        command = await asyncio.to_thread(command_of_listener, port)
+        unified = kv_unified_from_command(command.words, command.environ) if command else None
+        backend.context_sources.command = unified
 
     async def _learn_models(self, alias: str | None) -> None:
         try:

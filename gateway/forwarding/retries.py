@@ -63,6 +63,8 @@ class Retries:
         self, error: GatewayError, lease: Lease, request: PreparedRequest, *, is_last: bool
     ) -> bool:
         """Return True if the request may be tried again after this error of its released lease."""
+        if error.context_exceeded:
+            self._fleet.context_exceeded(lease.pool_name)
         if error.retry_safe:
             return not (is_last or lease.delivered) and self._after_refusal(error, lease, request)
         if not error.lost:

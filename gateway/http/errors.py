@@ -52,6 +52,8 @@ class GatewayError(Exception):
 
     retry_safe = False
     """True if the backend has certainly not begun the work, so that another one may be asked."""
+    context_exceeded = False
+    """True if the backend ended the request because the context that its slots share was full."""
     lost = False
     """True if the backend closed the connection before its answer was complete. It may have died."""
 
