@@ -207,7 +207,7 @@ class HealthMonitor:
         port = local_port(str(backend.base_url))
         if backend.facts.process is not None or port is None:
             return
-        command = await asyncio.to_thread(command_of_listener, port)
+        command = await command_of_listener(port)
         unified = kv_unified_from_command(command.words, command.environ) if command else None
         backend.context_sources.command = unified
 

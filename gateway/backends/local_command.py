@@ -4,11 +4,13 @@ llama-server does not say over HTTP if its slots share one context, but its comm
 command of every process, and of those of the same user also the sockets and the environment. Where anything
 is missing (another system, another user, a container), nothing is found.
 
-This module reads files in /proc and blocks for milliseconds: call it from a thread.
+The search reads files of every process. `command_of_listener` therefore runs it in a thread, and only if
+another process of this machine listens on the port.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["LocalCommand", "command_of_listener", "local_port"]
 
+PROC: Final = Path("/proc")
 _LISTENING: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
 
@@ -42,11 +45,16 @@ def local_port(url: str) -> int | None:
     return (split.port or 80) if is_local and split.scheme == "http" else None
 
 
-def command_of_listener(port: int, proc: Path = Path("/proc")) -> LocalCommand | None:
+async def command_of_listener(port: int, proc: Path = PROC) -> LocalCommand | None:
     """Return the command of the llama-server that listens on this TCP port, or None."""
     sockets = set(_sockets(port, proc))
-    if not sockets:
-        return None
+    with suppress(OSError):
+        if not sockets or _has_one_of(proc / "self", sockets):
+            return None
+    return await asyncio.to_thread(_command_with, sockets, proc)
+
+
+def _command_with(sockets: set[str], proc: Path) -> LocalCommand | None:
     for process in proc.glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or belongs to another user
             if "llama" in (process / "comm").read_text() and _has_one_of(process, sockets):
@@ -65,7 +73,11 @@ def _sockets(port: int, proc: Path) -> Iterator[str]:
 
 
 def _has_one_of(process: Path, sockets: set[str]) -> bool:
-    return any(str(link.readlink()) in sockets for link in (process / "fd").iterdir())
+    for link in list((process / "fd").iterdir()):
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            if str(link.readlink()) in sockets:
+                return True
+    return False
 
 
 def _options(process: Path) -> dict[str, str]:

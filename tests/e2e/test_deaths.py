@@ -53,7 +53,7 @@ def answered(request: ReceivedRequest) -> Script:
 
 
 async def both_are_known(gateway: Gateway) -> None:
-    await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+    await gateway.until(lambda: all(b.pool.admitting for b in gateway.fleet.backends.values()))
 
 
 def text_by(request: ReceivedRequest) -> str:

@@ -189,7 +189,7 @@ async def test_overflow_teaches_that_the_context_is_shared(
     run_llama: RunLlama, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A llama-server on another machine, whose command cannot be seen."""
-    monkeypatch.setattr("slotgate.gateway.backends.health_monitor.command_of_listener", lambda _: None)
+    monkeypatch.setattr("slotgate.gateway.backends.health_monitor.local_port", lambda _: None)
     llama = run_llama(RealLlama(tiny_model, slots=None, context=CONTEXT))
     async with running_gateway(settings_for(llama.url)) as gateway:
         assert context_of(gateway, "gpu0") == 0
