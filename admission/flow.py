@@ -66,8 +66,13 @@ class Flow:
         return self.account.clocks[self.priority].value
 
     def join(self, ticket: Ticket, now: float) -> None:
+        comes_back = bool(self.tickets) and ticket.seq < next(reversed(self.tickets))
         self.tickets[ticket.seq] = ticket
-        if len(self.tickets) == 1:
+        if comes_back:  # its first attempt failed, and it keeps its place in the order of arrival
+            self.tickets = OrderedDict(sorted(self.tickets.items()))
+            if self.head is ticket:
+                self.restate()
+        elif len(self.tickets) == 1:
             self.order.begin_to_wait(self, now)
             self.model_queue.settled[self.priority].push(self)
             self.restate()

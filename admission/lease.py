@@ -52,6 +52,7 @@ class Lease:
 
     __slots__ = (
         "_clock",
+        "_on_forgiven",
         "_on_idle",
         "_on_release",
         "answer_limit",
@@ -80,12 +81,14 @@ class Lease:
         clock: Callable[[], float],
         on_release: Callable[[Lease], None],
         on_idle: Callable[[int], None] = lambda _: None,
+        on_forgiven: Callable[[], None] = lambda: None,
         width: int | None = None,
         expected_s: float = 0.0,
     ) -> None:
         """`width` is given if it differs from the demand's.
 
-        `on_idle` is called with a number of slots when they have left the quarantine.
+        `on_idle` is called with a number of slots when they have left the quarantine. `on_forgiven` is called
+        when its tenant is not to pay for it.
         """
         self.demand = demand
         self.pool_name = pool_name
@@ -117,6 +120,7 @@ class Lease:
         self.state = LeaseState.GRANTED
         self._clock = clock
         self._on_idle = on_idle
+        self._on_forgiven = on_forgiven
         self._on_release = on_release
 
     def __repr__(self) -> str:
@@ -148,6 +152,10 @@ class Lease:
     def slots_idle(self, slots: int) -> None:
         """Note that so many of its quarantined slots are idle again."""
         self._on_idle(slots)
+
+    def forgive(self) -> None:
+        """Take its slot time back from its tenant's account, because the backend died under it."""
+        self._on_forgiven()
 
     def release(self, outcome: Outcome) -> None:
         """Give the slots back. Only the first call has an effect."""

@@ -79,6 +79,7 @@ class LeaseAccounts:
             expected_s=self.guesses.at(demand, pool.name),
             on_release=partial(self._released, pool, charge),
             on_idle=partial(self._slots_idle, pool, charge, demand, width),
+            on_forgiven=partial(self._forgive, charge),
         )
         pool.take(lease)
         self.granted += 1
@@ -131,6 +132,16 @@ class LeaseAccounts:
                 several = len(self._pool_queues) > 1
                 self.guesses.learn(demand, charge.held / width, pool.name if several else "")
                 self._close(charge)
+
+    def _forgive(self, charge: Charge) -> None:
+        """The tenant does not pay for slot time in which its backend died, also if the charge is closed."""
+        if charge.slots:
+            charge.cancel()
+            self._close(charge)
+        else:
+            self.slot_seconds[charge.account.tenant] -= charge.held
+            charge.forgive()
+            charge.account.restate()
 
     def _close(self, charge: Charge) -> None:
         del self.open_charges[charge]

@@ -214,7 +214,7 @@ class ModelQueue:
         flow = self._flows.get(name)
         if flow is not None:
             flow.join(ticket, now)
-            return False
+            return flow.head is ticket
         flow = self._flows[name] = Flow(ticket.demand, self, self.order)
         flow.join(ticket, now)
         self.flow_counts[flow.priority] += 1

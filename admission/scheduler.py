@@ -126,18 +126,25 @@ class Scheduler:
 
     # -- tickets
 
-    def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
+    def submit(
+        self, demand: Demand, on_settled: Callable[[], None], *, before: Ticket | None = None
+    ) -> Ticket:
         """Take a place in the queue. The ticket may be granted already when this returns.
 
+        `before` is the request's first ticket if it is tried again: it keeps its place in the order of
+        arrival, and the bounds of queue and tenant do not turn it away, because it was inside all the time.
         Raises `Refused` if the queue is full, or if no backend could ever serve the demand.
         """
-        model_queue = self._admit(demand)
+        model_queue = self._admit(demand, is_inside=before is not None)
         now = self._clock()
-        ticket = Ticket(demand, seq=next(self._seq), enqueued_at=now, on_settled=on_settled)
+        seq = next(self._seq) if before is None else before.seq
+        ticket = Ticket(demand, seq=seq, enqueued_at=now, on_settled=on_settled)
         ticket.counts_from = model_queue.clock.time(now)
         ticket.guess = self._guesses.of(demand) * demand.width
         try:
             self._place(model_queue, ticket, now)
+            if ticket.queued and before is None:
+                self._keep_bounds(model_queue, ticket)
         except Refused:
             raise
         except BaseException:
@@ -146,7 +153,7 @@ class Scheduler:
         return ticket
 
     def _place(self, model_queue: ModelQueue, ticket: Ticket, now: float) -> None:
-        """Grant a new ticket, or let it wait. Raises `Refused` if the queue is full."""
+        """Grant a new ticket, or let it wait."""
         demand = ticket.demand
         if not self._waiting and not demand.warmth:
             chosen = self._selection.quickest(demand, model_queue.pool_queues)
@@ -161,8 +168,6 @@ class Scheduler:
             self._dispatch_at(model_queue.open_pools)
         else:
             self._on_dispatch()
-        if ticket.queued:
-            self._keep_bounds(model_queue, ticket)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take out the ticket of an owner that no longer waits. A settled ticket stays as it is."""
@@ -272,7 +277,7 @@ class Scheduler:
 
     # -- checks of a new ticket
 
-    def _admit(self, demand: Demand) -> ModelQueue:
+    def _admit(self, demand: Demand, *, is_inside: bool) -> ModelQueue:
         if self.draining:
             raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_S)
         model_queue = self._model_queues.get(demand.model)
@@ -285,7 +290,7 @@ class Scheduler:
             raise self._refused(Refusal.NO_BACKEND, detail, None)
         limit = self._max_concurrent.get(demand.tenant)
         inside = self._accounts.by_tenant[demand.tenant] + self._waiting.tickets[demand.tenant]
-        if limit is not None and inside >= limit:
+        if limit is not None and inside >= limit and not is_inside:
             detail = f"this tenant may have {limit} requests at once"
             raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self._next_wait_s(demand))
         return model_queue

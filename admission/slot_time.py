@@ -126,6 +126,12 @@ class Charge:
             self.held = 0.0
             self._close()
 
+    def forgive(self) -> None:
+        """Take everything back from a charge that has ended. Nothing was served for it."""
+        if self.held:
+            self._post(-self.held, 0.0)
+            self.held = 0.0
+
     def move(self, account: Account, clocks: Sequence[tuple[Clock, float]]) -> None:
         """Post to other clocks from now on. Time that has passed stays posted to the old ones."""
         self.account = account

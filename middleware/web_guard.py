@@ -2,8 +2,10 @@
 
 A page can make the browser send requests to a loopback address, also under the page's own host name if that
 resolves to loopback, and it can post forms without CORS. So without keys the `Host` must be a loopback name
-or an allowed one, a foreign `Origin` is refused, and a body must be declared as JSON or multipart. Public
-paths are not checked, because orchestrators check health under any host name.
+or an allowed one, a foreign `Origin` is refused, and a body must be declared as JSON or multipart. Browsers
+send no `Origin` for pictures and scripts, but `Sec-Fetch-Site` says that another site asks. A link that
+someone follows is no such request. Public paths are not checked, because orchestrators check health under
+any host name.
 """
 
 from __future__ import annotations
@@ -30,9 +32,12 @@ class WebGuard:
         allowed_hosts: Iterable[str],
         allowed_origins: Iterable[str],
         public_paths: frozenset[str],
+        allows_links: bool = True,
     ) -> None:
+        """`allows_links`: links on pages of other sites may lead here."""
         self._app = app
         self._public = public_paths
+        self._allows_links = allows_links
         self._hosts = frozenset(host.lower().rstrip(".") for host in allowed_hosts)
         self._origins = frozenset(allowed_origins)
 
@@ -45,6 +50,7 @@ class WebGuard:
         host = headers.get("host", "")
         self._check_host(host)
         self._check_origin(headers.get("origin"), host)
+        self._check_site(method, headers)
         if method == "POST" and _has_body(headers):
             _check_content_type(headers.get("content-type", ""))
 
@@ -59,6 +65,15 @@ class WebGuard:
             return
         if origin.partition("://")[2].lower() != host.lower():
             message = f"pages of {origin!r} may not use this gateway; see server.cors_origins"
+            raise ClientError("origin_not_allowed", message, status=403, kind="permission_error")
+
+    def _check_site(self, method: str, headers: Headers) -> None:
+        """Refuse what a page of another site asks for without an `Origin`."""
+        if headers.get("sec-fetch-site", "none") in ("none", "same-origin") or "origin" in headers:
+            return
+        is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if not (is_link and self._allows_links):
+            message = "pages of other sites may not use this gateway; see server.cors_origins"
             raise ClientError("origin_not_allowed", message, status=403, kind="permission_error")
 
 

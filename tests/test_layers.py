@@ -34,7 +34,7 @@ ALLOWED: dict[str, str] = {
     "admin": "forwarding backends auth usage http admission settings",
     "app": f"{BELOW_APP} middleware",
     "tools": f"{BELOW_APP} app",
-    "testing": f"{BELOW_APP} app tools",
+    "testing": f"{BELOW_APP} app tools middleware",
     "cli": "tools testing app auth usage settings",
 }
 """Room -> the rooms that it may import, besides itself. A room that is not in this table fails the tests."""
@@ -80,6 +80,7 @@ THIRD_PARTIES = {
     "uvicorn": {
         "slotgate.gateway.server.chunk_writer",
         "slotgate.gateway.server.connection_registry",
+        "slotgate.gateway.server.expectation",
         "slotgate.gateway.server.http10",
         "slotgate.gateway.server.connection",
         "slotgate.gateway.server.listener",

@@ -14,6 +14,7 @@ from slotgate.admission import QueueLimits, Scheduler, SlotPool
 from slotgate.gateway.admin.metrics import Metrics
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.forwarding.in_flight import InFlight
+from slotgate.gateway.forwarding.retries import RetryCounts
 from slotgate.gateway.http.context import RequestContext
 from tests.support.paths import ROOT
 
@@ -27,7 +28,10 @@ def families() -> list[Metric]:
     """Return all metrics of the gateway, after each kind of request has ended once."""
     scheduler = Scheduler(QueueLimits(1, 1, 1, 1), lambda: 0.0)
     scheduler.route({"m": [SlotPool("gpu0", 1)]})
-    made = Metrics(scheduler, InFlight(), lambda: [Backend("gpu0", "http://127.0.0.1:1", api_key=None)])
+    retries = RetryCounts()
+    retries.made["gpu0", "died"] = retries.withheld["gpu0", "alone"] = 1
+    backends = [Backend("gpu0", "http://127.0.0.1:1", api_key=None)]
+    made = Metrics(scheduler, InFlight(), lambda: backends, retries)
     for context in (
         RequestContext("1", 0.0, model="m", code="rate_limited", status=429),
         RequestContext("2", 0.0, model="m", code="upstream_broken", status=502),

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from slotgate.admission import Scheduler
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.forwarding.in_flight import InFlight
+from slotgate.gateway.forwarding.retries import RetryCounts
 from slotgate.gateway.http.context import RequestContext
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -57,7 +58,11 @@ class Metrics:
     """The metrics of one gateway. `observe` must be called for every request that has ended."""
 
     def __init__(
-        self, scheduler: Scheduler, in_flight: InFlight, backends: Callable[[], list[Backend]]
+        self,
+        scheduler: Scheduler,
+        in_flight: InFlight,
+        backends: Callable[[], list[Backend]],
+        retries: RetryCounts,
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._series: dict[tuple[str, str], _Series] = {}
@@ -99,6 +104,7 @@ class Metrics:
         self._upstream = counter("upstream_errors", "Requests that failed because of a backend.", ("code",))
         self._rejected = counter("rejections", "Requests refused by admission or a limit.", ("code",))
         self.registry.register(_CurrentState(scheduler, in_flight, backends))
+        self.registry.register(_RetryCounts(retries))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
@@ -212,6 +218,28 @@ class _CurrentState(Collector):
             "Live requests at the endpoints that need a slot.",
             len(self._in_flight.contexts),
         )
+
+
+class _RetryCounts(Collector):
+    """The counters of second attempts."""
+
+    def __init__(self, counts: RetryCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("backend", "reason")
+        made = CounterMetricFamily(
+            "slotgate_retries", "Requests that were tried again after a backend failed them.", labels=labels
+        )
+        withheld = CounterMetricFamily(
+            "slotgate_retries_withheld",
+            "Requests that were lost when their backend died and were not tried again.",
+            labels=labels,
+        )
+        for family, counts in ((made, self._counts.made), (withheld, self._counts.withheld)):
+            for (backend, reason), count in counts.items():
+                family.add_metric((backend, reason), count)
+        yield from (made, withheld)
 
 
 def _phase(context: RequestContext) -> str:

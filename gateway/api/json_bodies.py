@@ -56,11 +56,16 @@ class JsonBodyCodec:
             return await asyncio.to_thread(splice, body, changes)
 
 
+_NAMES = {type(None): "null", bool: "true or false", list: "an array", str: "a string"}
+"""Python type -> the JSON value in words. All others are numbers."""
+
+
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ClientError("invalid_json", f"the request body is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise ClientError("invalid_request", "the request body must be a JSON object")
+        message = f"the request body must be a JSON object, and it is {_NAMES.get(type(parsed), 'a number')}"
+        raise ClientError("invalid_request", message)
     return parsed

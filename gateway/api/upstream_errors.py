@@ -19,12 +19,15 @@ _PASSED = frozenset({400, 404, 413, 422, 500, 501, 508})
 LOADING = "unavailable_error"
 """The error type of the 503 that llama-server answers while its model loads."""
 
+CONTEXT_EXCEEDED = "Context size has been exceeded"
+"""With this, llama-server ends all requests when the context that they share is full. It has no code."""
+
 
 def error_of_answer(status: int, body: bytes, scrub: Scrub = bytes) -> GatewayError:
     """Return the error for a backend's response with this status."""
     error = _cleaned(_error_object(body), scrub)
     if status in _PASSED:
-        return UpstreamAnswer(status, error)
+        return _forwarded(status, error)
     unclear = UpstreamError("upstream_broken", f"the backend answered with status {status}")
     return _ours(status, error) or unclear
 
@@ -34,7 +37,13 @@ def error_of_event(error: dict[str, Any], scrub: Scrub = bytes) -> GatewayError:
     error = _cleaned(error, scrub)
     code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return _ours(status, error) or UpstreamAnswer(status if status in _PASSED else 502, error)
+    return _ours(status, error) or _forwarded(status if status in _PASSED else 502, error)
+
+
+def _forwarded(status: int, error: dict[str, Any]) -> UpstreamAnswer:
+    answer = UpstreamAnswer(status, error)
+    answer.context_exceeded = status >= 500 and answer.message.startswith(CONTEXT_EXCEEDED)
+    return answer
 
 
 def _ours(status: int, error: dict[str, Any]) -> GatewayError | None:

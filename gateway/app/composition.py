@@ -58,7 +58,12 @@ class Composition:
         self.history = History()
         self.log_limiter = LogLimiter()
         fleet, in_flight = self.runtime.fleet, self.runtime.in_flight
-        self.metrics = Metrics(self.runtime.scheduler, in_flight, lambda: list(fleet.backends.values()))
+        self.metrics = Metrics(
+            self.runtime.scheduler,
+            in_flight,
+            lambda: list(fleet.backends.values()),
+            self.runtime.retries.counts,
+        )
         self.loader = Loader(settings, fleet, processes, cancel_requests=in_flight.cancel_all)
         self.console = Console(
             Operators(None, asyncio.get_running_loop().time),

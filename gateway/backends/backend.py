@@ -16,7 +16,7 @@ import structlog
 
 from slotgate.admission import SlotPool
 from slotgate.gateway.backends.circuit_breaker import CircuitBreaker, CircuitState
-from slotgate.gateway.backends.kv_sharing import kv_unified_from_sizes
+from slotgate.gateway.backends.context_sharing import ContextSharing, ContextSources
 from slotgate.gateway.backends.request_builder import RequestBuilder
 from slotgate.gateway.backends.scrubber import scrubber
 from slotgate.gateway.backends.state import (
@@ -95,10 +95,9 @@ class Backend:
 
         # Facts from the configuration or from the backend itself
         self.fixed_slots = slots
-        self.kv_unified = kv_unified
-        """The setting that says if its slots share one context. None if it is to be found out."""
-        self.process_kv_unified: bool | None = None
-        """True if its slots share one context, by the command or the log of its process. None if unknown."""
+        self.context_sources = ContextSources(kv_unified)
+        self.sharing: ContextSharing | None = None
+        """The conclusion from all of these; None before the first good health check."""
         self.n_ctx: int | None = None
         """Context of one slot, in tokens."""
         self.n_ctx_train: int | None = None
@@ -185,7 +184,7 @@ class Backend:
         self.process_failure = failure
         facts = with_process(self._facts, process)
         if process is ProcessState.READY:
-            self.process_kv_unified = kv_unified
+            self.context_sources.process = kv_unified
             self.circuit.answered()
             self.move_to(url)
         else:
@@ -264,7 +263,7 @@ class Backend:
         self.api_key = api_key
         self._requests = RequestBuilder(self.base_url, api_key)
         self.fixed_slots = slots
-        self.kv_unified = kv_unified
+        self.context_sources.setting = kv_unified
         self.pool.total = slots or self.pool.total
         self.pool.quarantine.shared = shared
         for transport in (self.transport, self._control):
@@ -279,16 +278,31 @@ class Backend:
 
     def resize(self, total: int) -> None:
         """Set the number of slots, and the context that they share if they share one."""
-        known = (
-            self.kv_unified,
-            self.process_kv_unified,
-            kv_unified_from_sizes(self.n_ctx, total, self.n_ctx_train),
-        )
-        unified = next(value for value in known if value is not None)
-        context = self.n_ctx or 0 if unified else 0
+        sharing = self.context_sources.conclusion(self.n_ctx, total, self.n_ctx_train)
+        context = self.context_sources.overflow.usable(self.n_ctx or 0) if sharing.unified else 0
+        if sharing != self.sharing and total > 1:
+            self._log_sharing(sharing)
+        self.sharing = sharing
         if (total, context) != (self.pool.total, self.pool.context):
             self.pool.total, self.pool.context = total, context
             self._tell()
+
+    def context_exceeded(self) -> None:
+        """Note that llama-server ended requests because the context that they share was full.
+
+        From now on their context is shared, or less of it is given out if that was known.
+        """
+        if self.n_ctx and self.pool.total > 1:
+            overflow = self.context_sources.overflow.of(self.n_ctx, self.pool.total)
+            if overflow.happened(asyncio.get_running_loop().time(), known=bool(self.pool.context)):
+                log.warning("the shared context was exceeded", backend=self.name)
+                self.resize(self.pool.total)
+
+    def _log_sharing(self, sharing: ContextSharing) -> None:
+        slots = "share one context" if sharing.unified else "have a context each"
+        otherwise = f"kv_unified = {str(not sharing.unified).lower()} in its [[backend]] says otherwise"
+        hint = {"assumed": otherwise} if sharing.assumed else {}
+        log.info("context of slots", backend=self.name, slots=slots, because=sharing.because, **hint)
 
     # -- requests to it
 
@@ -309,9 +323,14 @@ class Backend:
             await answer.aclose()
         return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(page))
 
-    def whole_request(self, path: str, body: Body, headers: Headers) -> httpx.Request:
-        """Return a POST whose answer is read whole, with the backend's own key and no headers but these."""
-        return self._requests.whole(path, body, headers)
+    def whole_request(
+        self, path: str, body: Body, headers: Headers, may_send_twice: Callable[[], bool] = lambda: True
+    ) -> httpx.Request:
+        """Return a POST whose answer is read whole, with the backend's own key and no headers but these.
+
+        `may_send_twice` is asked if a kept connection was closed at the send.
+        """
+        return self._requests.whole(path, body, headers, may_send_twice)
 
     def stream_request(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
         """Return a POST whose answer is streamed, with the same headers as `whole_request`."""

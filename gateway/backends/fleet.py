@@ -12,15 +12,14 @@ import structlog
 from slotgate.admission import Lease, Scheduler
 from slotgate.gateway.backends.affinity import Affinity
 from slotgate.gateway.backends.backend import Backend, BackendState
-from slotgate.gateway.backends.health_monitor import HealthMonitor
+from slotgate.gateway.backends.health_monitor import HealthMonitor, is_refusal
 from slotgate.gateway.backends.model_catalogue import ModelCatalogue
 from slotgate.gateway.backends.slot_eraser import SlotEraser
 from slotgate.gateway.backends.slot_prober import SlotProber
-from slotgate.gateway.backends.state import LastHealth
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.settings import BackendSettings, Settings, isolating
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "loads_on_request", "reasons"]
 
 LOAD_REQUEST_S = 30.0
 """Seconds for which a slot-free request for a model counts as demand for loading it."""
@@ -206,21 +205,51 @@ class Fleet:
                 del self._load_requests[name]
         return self._load_requests | self._scheduler.waiting_since()
 
-    def may_retry(self, error: GatewayError, lease: Lease) -> bool:
-        """Return True if the request may be tried again after this error, because no output has come.
+    def name_of(self, pool_name: str) -> str:
+        """Return the name of the backend of a pool. It may have been retired, and closed by now."""
+        backend = self._serving.get(pool_name)
+        return pool_name if backend is None else backend.name
 
-        The request waits for a backend that is loading. It leaves a backend that is not there, if another one
-        serves the model.
+    def refused(self, pool_name: str, error: GatewayError, *, loading: bool) -> bool:
+        """Note that a backend has not begun a request. Return True if the request may wait for this backend.
+
+        It may if the backend loads its model, or will: the gateway starts its own processes again.
         """
-        if not error.retry_safe or lease.delivered:
+        backend = self._serving.get(pool_name)
+        if backend is None:
+            return loading
+        process = backend.facts.process
+        loading = loading or backend.state.is_coming
+        if backend in self.backends.values():
+            monitor = self._monitors[backend.name]
+            monitor.note_refusal(error.message, loading=loading, refused=is_refusal(error))
+        return loading or (process is not None and process.may_become_ready)
+
+    async def has_died(self, pool_name: str) -> bool:
+        """Ask a backend for its health because it has lost a request. Return True if it has died.
+
+        A retired backend is not asked.
+        """
+        backend = self._serving.get(pool_name)
+        if backend is None or backend not in self.backends.values():
             return False
-        backend = self._serving.get(lease.pool_name)  # it may have been retired, and closed by now
-        loading = error.status == 503 or (backend is not None and backend.state.is_coming)
-        if backend is not None and backend.state is BackendState.READY:
-            backend.observe(LastHealth.LOADING if loading else LastHealth.MISSED, error.message)
-        model = self.catalogue.models.get(lease.demand.model)
-        others = model.backends if model is not None else []
-        return loading or any(other.state is BackendState.READY for other in others)
+        return await self._monitors[backend.name].finds_death()
+
+    def context_exceeded(self, pool_name: str) -> None:
+        """Note that a backend ended a request because the context of its slots was full."""
+        backend = self._serving.get(pool_name)
+        if backend is not None:
+            backend.context_exceeded()
+
+    def had_company(self, lease: Lease, at: float) -> bool:
+        """Return True if another lease of its pool was there when this one was lost, and still is."""
+        backend = self._serving.get(lease.pool_name)
+        return backend is not None and any(other.granted_at < at for other in backend.pool.leases)
+
+    def reasons_of(self, model: str) -> str:
+        """Return why the backends of a model take no requests; empty if they do, or there are none."""
+        served = self.catalogue.models.get(model)
+        return reasons([] if served is None else served.backends)
 
     def _changed(self, backend: Backend) -> None:
         pool = backend.pool
@@ -239,6 +268,12 @@ class Fleet:
                 for model in self.catalogue.models.values()
             }
         )
+
+
+def reasons(backends: Iterable[Backend]) -> str:
+    """Return why these backends take no requests, in words. Those that take some are left out."""
+    silent = (backend for backend in backends if backend.state is not BackendState.READY)
+    return "; ".join(f"{backend.name}: {backend.explanation}" for backend in silent)
 
 
 def _same(before: BackendSettings, after: BackendSettings | None) -> bool:

@@ -16,10 +16,12 @@ import structlog
 
 from slotgate.gateway.backends.backend import Backend
 from slotgate.gateway.backends.control_query import OutdatedAnswerError, json_object, query
+from slotgate.gateway.backends.kv_sharing import kv_unified_from_command
+from slotgate.gateway.backends.local_command import command_of_listener, local_port
 from slotgate.gateway.backends.slot_prober import SlotProber
 from slotgate.gateway.backends.state import LastHealth, ProcessState
 
-__all__ = ["HealthMonitor"]
+__all__ = ["HealthMonitor", "is_refusal"]
 
 MISSES = 2
 """A backend that misses this many health checks in a row counts as unreachable."""
@@ -30,6 +32,8 @@ MAX_SLOTS = 4096
 """A backend that states more slots than this is not believed, because every slot is looked at one by one."""
 MAX_CONTEXT = 2**31 - 1
 """llama-server's own limit: it counts tokens in 32 bits."""
+DEATH_S = 1.0
+"""Seconds in which a backend that has just died shows it: a connection to it is refused or closed at once."""
 _RETRY_S = 0.2
 """Seconds between health checks while the backend is not ready, or less if the interval is shorter."""
 log = structlog.stdlib.get_logger(__name__)
@@ -92,8 +96,45 @@ class HealthMonitor:
             else:
                 await self._learn()
         except httpx.HTTPError as error:
-            self._refused = self._refused or _is_refusal(error)
+            self._refused = self._refused or is_refusal(error)
             self._missed(str(error) or type(error).__name__)
+
+    def note_refusal(self, reason: str, *, loading: bool, refused: bool) -> None:
+        """Note that a request found the backend loading, or not there, and ask again at once.
+
+        `refused`: the connection was refused, so the old process has ended.
+        """
+        self._refused = self._refused or refused
+        if self._backend.state.is_up:
+            self._misses = 0 if loading else MISSES
+            self._backend.observe(LastHealth.LOADING if loading else LastHealth.MISSED, reason)
+            self._look.set()
+
+    async def finds_death(self) -> bool:
+        """Ask for /health because a request was cut short. Return True if the backend has died.
+
+        It has if nothing listens, if the connection is closed again, or if it loads its model. No answer
+        within `DEATH_S` says nothing, and neither does the end of a process that was told to stop.
+        """
+        backend, changes = self._backend, self._backend.process_changes
+        if not backend.facts.can_be_asked:
+            return _died(backend)
+        try:
+            async with asyncio.timeout(DEATH_S):
+                health = await backend.ask("/health")
+        except (TimeoutError, httpx.TimeoutException):
+            return False
+        except httpx.TransportError as error:
+            if changes == backend.process_changes:
+                reason = str(error) or type(error).__name__
+                self.note_refusal(reason, loading=False, refused=is_refusal(error))
+                return True
+        if changes != backend.process_changes:
+            return _died(backend)
+        if health.status_code == 503:
+            self.note_refusal("loading its model", loading=True, refused=False)
+            return True
+        return False
 
     def _process_changed(self, backend: Backend) -> None:
         process = backend.facts.process
@@ -144,6 +185,7 @@ class HealthMonitor:
             return
         if backend.facts.health is not LastHealth.GOOD:
             await self._learn_models(_text(props.get("model_alias")))
+            await self._learn_command()
         self._misses = 0
         if self._refused:
             self._restarted()
@@ -158,6 +200,16 @@ class HealthMonitor:
         if self._backend.facts.process is None:
             await self._prober.look()
         self._looked_at_slots = True
+
+    async def _learn_command(self) -> None:
+        """Find out from its command, if it runs on this machine, if the slots share one context."""
+        backend = self._backend
+        port = local_port(str(backend.base_url))
+        if backend.facts.process is not None or port is None:
+            return
+        command = await command_of_listener(port)
+        unified = kv_unified_from_command(command.words, command.environ) if command else None
+        backend.context_sources.command = unified
 
     async def _learn_models(self, alias: str | None) -> None:
         try:
@@ -194,7 +246,12 @@ class HealthMonitor:
         return recent and bool(self._backend.pool.leases)
 
 
-def _is_refusal(error: BaseException) -> bool:
+def _died(backend: Backend) -> bool:
+    """Return True if the process has ended by itself. Since a request ran on it, it had been READY."""
+    return backend.facts.process not in (ProcessState.STOPPING, ProcessState.STOPPED)
+
+
+def is_refusal(error: BaseException) -> bool:
     """Return True if the error, or an error that caused it, is a refused connection."""
     cause: BaseException | None = error
     while cause is not None:

@@ -6,13 +6,15 @@ passes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httpx
 
 from slotgate.gateway.http.headers import Headers
 from slotgate.gateway.http.request_body import Body
-from slotgate.gateway.upstream import UpstreamRequest
+from slotgate.gateway.upstream import MAY_SEND_TWICE, SENT_TWICE, UpstreamRequest
 
-__all__ = ["RequestBuilder"]
+__all__ = ["RequestBuilder", "was_sent_twice"]
 
 
 class RequestBuilder:
@@ -40,13 +42,18 @@ class RequestBuilder:
             query = self._queries[path, method] = httpx.Request(method, self._url(path), headers=headers)
         return query
 
-    def whole(self, path: str, body: Body, headers: Headers) -> httpx.Request:
-        """Return a POST whose answer is read as a whole."""
+    def whole(
+        self, path: str, body: Body, headers: Headers, may_send_twice: Callable[[], bool]
+    ) -> httpx.Request:
+        """Return a POST whose answer is read as a whole.
+
+        `may_send_twice` is asked if a kept connection was closed at the send.
+        """
         return httpx.Request(
             "POST",
             self._url(path),
             headers=[*self._own_headers(), *headers, (b"content-length", b"%d" % _size(body))],
-            extensions={"body": body},
+            extensions={"body": body, MAY_SEND_TWICE: may_send_twice},
         )
 
     def stream(self, path: str, body: Body, headers: Headers) -> UpstreamRequest:
@@ -68,6 +75,11 @@ class RequestBuilder:
 
     def _url(self, path: str) -> httpx.URL:
         return self._base_url.copy_with(raw_path=self._base_url.raw_path.rstrip(b"/") + path.encode())
+
+
+def was_sent_twice(response: httpx.Response) -> bool:
+    """Return True if a kept connection was closed at the send, and the request went out on a new one."""
+    return SENT_TWICE in response.extensions
 
 
 def _size(body: Body) -> int:

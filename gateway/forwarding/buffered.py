@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from starlette.types import Receive, Send
 
-from slotgate.admission import Lease, Outcome
+from slotgate.admission import Lease, Outcome, Ticket
 from slotgate.gateway.forwarding.attempts import with_retry
 from slotgate.gateway.forwarding.fetch import BufferedReply, fetch
 from slotgate.gateway.forwarding.in_flight import Progress
@@ -35,6 +36,8 @@ class BufferedAnswer:
         self._request = request
         self._context: RequestContext = request.context
         self._entry = request.entry
+        self._ticket: Ticket | None = None
+        """Its last place in the queue."""
         self._stop: Callable[[], None] | None = None
         """Ends the wait for the answer; None once the answer is being sent."""
         self._cancelled: GatewayError | None = None
@@ -49,7 +52,7 @@ class BufferedAnswer:
             until_client_gone(receive) as watch,
         ):
             self._stop = watch.stop
-            reply = await with_retry(self._fleet, self._entry, self._admitted, self._asked)
+            reply = await with_retry(self._runtime.retries, self._request, self._admitted, self._asked)
             self._stop = None
             if self._cancelled is None:
                 content_type = (b"content-type", reply.content_type)
@@ -82,11 +85,11 @@ class BufferedAnswer:
         loop = asyncio.get_running_loop()
         context.queued_at = context.queued_at or loop.time()
         settled = asyncio.Event()
-        ticket = submit(self._runtime.queue, demand, settled.set)
+        ticket = self._ticket = submit(self._runtime.queue, demand, settled.set, before=self._ticket)
         with owned(ticket, self._runtime.scheduler):
             await settled.wait()
         context.granted_at = loop.time()
-        return granted(ticket, self._runtime.scheduler)
+        return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)
 
     async def _asked(self, lease: Lease) -> BufferedReply:
         """Ask the backend and return its success under the gateway's identity. Raises the backend's error."""
@@ -103,7 +106,10 @@ class BufferedAnswer:
         outcome = Outcome.UNUSED
         try:
             upstream_request = backend.whole_request(
-                request.endpoint.upstream_path, request.body_for(lease), request.headers
+                request.endpoint.upstream_path,
+                request.body_for(lease),
+                request.headers,
+                partial(self._runtime.retries.may_send_again, request),
             )
             context.asked_at = loop.time()
             outcome = Outcome.ABANDONED

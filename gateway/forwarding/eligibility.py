@@ -8,6 +8,7 @@ import re
 from starlette.types import Scope
 
 from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.backends.fleet import reasons
 from slotgate.gateway.http.context import RequestContext, headers_of
 from slotgate.gateway.http.errors import CapacityError
 from slotgate.gateway.http.headers import Headers
@@ -19,9 +20,8 @@ def check_served(backends: list[Backend]) -> None:
     """Raise `CapacityError` if no backend of the model is worth waiting for."""
     now = asyncio.get_running_loop().time()
     if all(backend.is_unavailable(now) for backend in backends):
-        reasons = "; ".join(f"{backend.name}: {backend.explanation}" for backend in backends)
         raise CapacityError(
-            503, "no_backend", f"no backend serves this model now ({reasons})", retry_after_s=5.0
+            503, "no_backend", f"no backend serves this model now ({reasons(backends)})", retry_after_s=5.0
         )
 
 

@@ -14,7 +14,8 @@ from slotgate.gateway.api.json_repair import parse_lenient, parse_value
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.api.upstream_errors import error_of_answer
 from slotgate.gateway.backends.backend import Backend
-from slotgate.gateway.http.errors import UpstreamError, upstream_timeout
+from slotgate.gateway.backends.request_builder import was_sent_twice
+from slotgate.gateway.http.errors import GatewayError, UpstreamError, upstream_timeout
 from slotgate.gateway.settings import TimeoutsSettings
 
 __all__ = ["BufferedReply", "fetch"]
@@ -29,6 +30,8 @@ class BufferedReply:
     status: int
     content_type: bytes
     body: bytes
+    sent_twice: bool = False
+    """True if a kept connection was closed at the send, and the request went out again on a new one."""
 
     @property
     def success(self) -> bool:
@@ -49,7 +52,7 @@ class BufferedReply:
         `withheld` members are taken out after the token counts were read.
         """
         if not self.success:
-            raise error_of_answer(self.status, self.body, scrub)
+            raise self._failure(scrub)
         if may_be_text and self.content_type.lower().startswith(b"text/plain"):
             return self
         said = parse_value(self.body)
@@ -64,6 +67,14 @@ class BufferedReply:
                 part.pop(name, None)
         stamp(said, identity)
         return replace(self, content_type=_JSON, body=encode(said))
+
+    def _failure(self, scrub: Callable[[bytes], bytes]) -> GatewayError:
+        error = error_of_answer(self.status, self.body, scrub)
+        if self.sent_twice and error.retry_safe:
+            return (
+                _lost()
+            )  # the process that it was sent to first is gone, and this request may be the reason
+        return error
 
 
 async def fetch(
@@ -95,7 +106,7 @@ async def fetch(
     except httpx.TransportError as error:
         raise _failure(error) from error
     content_type = response.headers.get("content-type", "").encode()
-    return BufferedReply(response.status_code, content_type, bytes(body))
+    return BufferedReply(response.status_code, content_type, bytes(body), was_sent_twice(response))
 
 
 class _Limits:
@@ -125,5 +136,9 @@ def _failure(error: httpx.TransportError) -> UpstreamError:
             return UpstreamError("upstream_unreachable", "the backend could not be reached", retry_safe=True)
         case httpx.RemoteProtocolError():
             return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
+    return _lost()
+
+
+def _lost() -> UpstreamError:
     message = "the backend closed the connection before its answer was complete"
-    return UpstreamError("upstream_truncated", message)
+    return UpstreamError("upstream_truncated", message, lost=True)

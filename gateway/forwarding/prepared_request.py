@@ -50,6 +50,13 @@ class PreparedRequest:
         [document] = self.body
         return with_members(bytes(document), members)
 
+    def fingerprint(self) -> int:
+        """Return a number that two requests share if they ask the same of a backend.
+
+        This reads the whole body, so it is asked for only after a failure.
+        """
+        return hash((self.endpoint.upstream_path, self.demand.model, *map(bytes, self.body)))
+
     def let_go_of_body(self) -> None:
         """Free the body, because a part of the answer has come, and no other attempt follows then."""
         self.body = ()

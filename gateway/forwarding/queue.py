@@ -25,9 +25,11 @@ class AdmissionQueue:
     def __repr__(self) -> str:
         return f"<AdmissionQueue {self.scheduler!r}>"
 
-    def submit(self, demand: Demand, on_settled: Callable[[], None]) -> Ticket:
+    def submit(
+        self, demand: Demand, on_settled: Callable[[], None], *, before: Ticket | None = None
+    ) -> Ticket:
         """Take a place in the queue; see `Scheduler.submit`. Raises `Refused`."""
-        return self.scheduler.submit(demand, on_settled)
+        return self.scheduler.submit(demand, on_settled, before=before)
 
     def subscribe(self, observer: Callable[[], None]) -> None:
         """Call `observer` after every change of the queue, the leases or the pools. It must not raise."""

@@ -29,10 +29,12 @@ _SENTENCE = {
 }
 
 
-def submit(queue: AdmissionQueue, demand: Demand, wake: Callable[[], None]) -> Ticket:
-    """Take a place in the queue. Raises `CapacityError` if there is none."""
+def submit(
+    queue: AdmissionQueue, demand: Demand, wake: Callable[[], None], *, before: Ticket | None = None
+) -> Ticket:
+    """Take a place in the queue, in a second attempt that of the first ticket. Raises `CapacityError`."""
     try:
-        return queue.submit(demand, wake)
+        return queue.submit(demand, wake, before=before)
     except Refused as refused:
         raise refusal(refused) from refused
 
@@ -61,13 +63,19 @@ def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
         raise
 
 
-def granted(ticket: Ticket, scheduler: Scheduler) -> Lease:
-    """Return the lease of a settled ticket. Raises `CapacityError` if admission ended the wait."""
+def granted(ticket: Ticket, scheduler: Scheduler, reasons: Callable[[str], str]) -> Lease:
+    """Return the lease of a settled ticket. Raises `CapacityError` if admission ended the wait.
+
+    `reasons` says of a model why its backends take no requests.
+    """
     if ticket.lease is not None:
         return ticket.lease
     why = ticket.refusal or Refusal.QUEUE_TIMEOUT
     model = ticket.demand.model
     none_admits = why is Refusal.QUEUE_TIMEOUT and not scheduler.admits(model)
     sentence = "no backend that serves the model takes requests now" if none_admits else _SENTENCE[why]
+    if none_admits or why is Refusal.NO_BACKEND:
+        because = reasons(model)
+        sentence = f"{sentence} ({because})" if because else sentence
     retry_after_s = scheduler.estimate_wait_s(model, ticket.demand.tenant, ticket.demand.priority)
     raise CapacityError(_STATUS[why], why.value, sentence, retry_after_s=retry_after_s)

@@ -18,6 +18,7 @@ from slotgate.gateway.backends.prompt_sizes import PromptSizes
 from slotgate.gateway.forwarding.context_watch import ContextWatch
 from slotgate.gateway.forwarding.in_flight import InFlight
 from slotgate.gateway.forwarding.queue import AdmissionQueue
+from slotgate.gateway.forwarding.retries import Retries
 from slotgate.gateway.http.errors import CapacityError
 from slotgate.gateway.settings import Settings, TenantSettings
 from slotgate.gateway.streaming.buffer_budget import BufferBudget
@@ -45,6 +46,7 @@ class Runtime:
         """The names of the configured tenants."""
         self._configure(settings)
         self.fleet = Fleet(settings, self.scheduler, environ)
+        self.retries = Retries(self.fleet, settings.admission.retry)
         self.context_watch.watch(self.fleet.serving)
         self.queue.subscribe(self.context_watch.changed)
 
@@ -55,6 +57,7 @@ class Runtime:
         """Use these settings from now on."""
         self._configure(settings)
         self.fleet.apply(settings)
+        self.retries.policy = settings.admission.retry
 
     def drain(self) -> None:
         """Refuse all new requests, and those that wait for a slot.

@@ -132,8 +132,8 @@ class StreamedAnswer:
         """
         try:
             await with_retry(
-                self._fleet,
-                self._entry,
+                self._runtime.retries,
+                self._request,
                 lambda: self._admitted(out),
                 lambda lease: self._relayed(lease, out, frames, watchdog),
             )
@@ -173,13 +173,13 @@ class StreamedAnswer:
         context, demand = self._context, self._request.demand
         context.queued_at = context.queued_at or self._loop.time()
         self._relay = None  # the relay of the first attempt is over
-        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake)
+        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake, before=self._ticket)
         with owned(ticket, self._runtime.scheduler), self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cancelled is not None:
                 raise self._take_cancellation()
         context.granted_at = self._loop.time()
-        return granted(ticket, self._runtime.scheduler)
+        return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)
 
     @contextlib.contextmanager
     def _position_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:

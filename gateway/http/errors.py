@@ -52,6 +52,10 @@ class GatewayError(Exception):
 
     retry_safe = False
     """True if the backend has certainly not begun the work, so that another one may be asked."""
+    context_exceeded = False
+    """True if the backend ended the request because the context that its slots share was full."""
+    lost = False
+    """True if the backend closed the connection before its answer was complete. It may have died."""
 
     def __init__(
         self,
@@ -125,9 +129,12 @@ class CapacityError(GatewayError):
 class UpstreamError(GatewayError):
     """502 and 504: the gateway reports that the backend failed."""
 
-    def __init__(self, code: str, message: str, *, status: int = 502, retry_safe: bool = False) -> None:
+    def __init__(
+        self, code: str, message: str, *, status: int = 502, retry_safe: bool = False, lost: bool = False
+    ) -> None:
         super().__init__(status, "timeout_error" if status == 504 else "upstream_error", code, message)
         self.retry_safe = retry_safe
+        self.lost = lost
 
 
 class UpstreamAnswer(GatewayError):

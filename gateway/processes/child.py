@@ -33,10 +33,15 @@ class Exit:
 
     code: int
 
+    @property
+    def is_wrong_build(self) -> bool:
+        """Return True if the program uses instructions that this processor does not have."""
+        return self.code == -signal.SIGILL
+
     def __str__(self) -> str:
         if self.code >= 0:
             return f"exit status {self.code}"
-        if self.code == -signal.SIGILL:
+        if self.is_wrong_build:
             return "killed by SIGILL: this build is for another processor than this machine has"
         with suppress(ValueError):
             return f"killed by {signal.Signals(-self.code).name}"

@@ -11,6 +11,7 @@ A restart keeps the port if it is still free. Read `url` again when the process 
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Self
@@ -19,13 +20,13 @@ import structlog
 
 from slotgate.gateway.backends.kv_sharing import kv_unified_from_command, kv_unified_from_log
 from slotgate.gateway.processes.command import LlamaCommand
+from slotgate.gateway.processes.failure import ProcessFailure, failure_before_ready
 from slotgate.gateway.processes.launcher import LaunchedProcess, Launcher
 from slotgate.gateway.processes.ports import free_port
 from slotgate.gateway.processes.restart_policy import RestartLimits, RestartPolicy
 from slotgate.gateway.processes.state import (
     LlamaStartError,
     ProcessEvent,
-    ProcessFailure,
     ProcessState,
     next_state,
 )
@@ -36,6 +37,7 @@ __all__ = ["DEFAULT_LIMITS", "STOP_GRACE_S", "LlamaProcess"]
 
 STOP_GRACE_S: Final = 5.0
 DEFAULT_LIMITS: Final = RestartLimits()
+_LASTING: Final = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
 
 
 class LlamaProcess:
@@ -51,14 +53,17 @@ class LlamaProcess:
         environ: Mapping[str, str],
         *,
         limits: RestartLimits = DEFAULT_LIMITS,
+        waits_for_requests: bool = False,
         on_change: Iterable[Callable[[LlamaProcess], None]] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         pick_port: Callable[[], int] = free_port,
     ) -> None:
+        """`waits_for_requests`: requests load it, so there is no second attempt after a lasting failure."""
         self._command = command
         self._launcher = Launcher(command, environ, pick_port)
         self._policy = RestartPolicy(limits)
+        self._waits_for_requests = waits_for_requests
         self.on_change: Final[list[Callable[[LlamaProcess], None]]] = list(on_change)
         self._clock = clock
         self._sleep = sleep
@@ -108,6 +113,16 @@ class LlamaProcess:
     def failure(self) -> ProcessFailure | None:
         """The last end that was not asked for; kept until the next process is ready."""
         return self._failure
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds for which requests do not load it after it was given up."""
+        return self._policy.rest_s
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it was given up and has not been ready since."""
+        return self._policy.has_failed
 
     def start(self) -> None:
         """Start it, from STOPPED or GIVEN_UP, and restart it when it dies. Needs a running loop."""
@@ -173,7 +188,8 @@ class LlamaProcess:
                 last_line=self._failure.last_line,
             )
             self._move(ProcessEvent.ENDED)
-            if self._policy.is_exhausted:
+            if self._policy.is_exhausted or (self._waits_for_requests and self._failure.lasting):
+                self._policy.given_up()
                 self._move(ProcessEvent.GIVE_UP)
                 return
 
@@ -184,11 +200,12 @@ class LlamaProcess:
         try:
             launched = await self._launcher.launch(self._line_written)
         except OSError as error:
-            return ProcessFailure(f"cannot be started: {error}")
+            return ProcessFailure(f"cannot be started: {error.strerror}", lasting=error.errno in _LASTING)
         self._launched = launched
         try:
             self._move(ProcessEvent.SPAWNED)
             reason = await launched.until_ready(self._command.start_timeout_s)
+            ready, end = reason is None, launched.child.exit
             if reason is None:
                 self._became_ready()
                 reason = str(await launched.child.wait())
@@ -200,6 +217,8 @@ class LlamaProcess:
         await (
             launched.child.wait()
         )  # a process that the kernel still holds also holds the memory of its device
+        if not ready:
+            return failure_before_ready(self._restart_reason or reason, end, launched.output.tail)
         return ProcessFailure(self._restart_reason or reason, launched.output.tail)
 
     def _became_ready(self) -> None:

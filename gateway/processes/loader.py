@@ -229,6 +229,8 @@ class Loader:
             idle_unload_s=entry.idle_unload_s,
             keeps_s=max(group.residence_s, pays_off_s) if group else 0.0,
             linger_s=group.linger_s if group else 0.0,
+            rests_s=self._processes[backend.name].rest_s,
+            has_failed=self._processes[backend.name].has_failed,
             order=order,
             order_at=at,
             order_until=at + self._patience_s,

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Self
 
 from slotgate.gateway.backends.backend import Backend
+from slotgate.gateway.backends.fleet import loads_on_request
 from slotgate.gateway.processes.command import LlamaCommand
 from slotgate.gateway.processes.llama_process import LlamaProcess
 from slotgate.gateway.processes.state import ProcessState
@@ -40,7 +41,10 @@ class ManagedProcesses:
     def of(cls, settings: Settings, environ: Mapping[str, str]) -> Self:
         """Make one process for each backend with a command."""
         own = [backend for backend in settings.backends if backend.command]
-        processes = [LlamaProcess(_command(backend, settings), environ) for backend in own]
+        processes = [
+            LlamaProcess(_command(backend, settings), environ, waits_for_requests=loads_on_request(backend))
+            for backend in own
+        ]
         return cls(processes, (backend.name for backend in own if backend.load == "demand"))
 
     async def __aenter__(self) -> Self:
@@ -77,11 +81,12 @@ class ManagedProcesses:
 
 
 def _report(backend: Backend, process: LlamaProcess) -> None:
-    """Tell a backend the state of its process. A stop that was asked for is no failure."""
-    is_asked_to_stop = process.state in (ProcessState.STOPPING, ProcessState.STOPPED)
-    failure = process.failure.reason if process.failure and not is_asked_to_stop else ""
+    """Tell a backend the state of its process. The reason of a failure stays until it is ready again."""
+    failure = process.failure.reason if process.failure else ""
     if failure and process.state is ProcessState.GIVEN_UP:
         failure = f"given up: {failure}"
+    elif failure and process.state in (ProcessState.STOPPING, ProcessState.STOPPED):
+        failure = f"failed when it was loaded last: {failure}"
     backend.process_changed(process.state, url=process.url, failure=failure, kv_unified=process.kv_unified)
 
 

@@ -10,6 +10,9 @@
 * Turns: the model whose first ticket waits longest comes first. Waiting before the model's own last unloading
   does not count, so a model that has made room does not take the place back before its turn.
 * A backend that was unused for `idle_unload_s` since the end of its last lease is stopped.
+* A process that was given up may be loaded again after its rest, and only if nobody uses or waits for another
+  member of its group. It comes last and takes no place from a member that is used, until it has been loaded
+  once. So a broken model does not take the good ones out.
 * An operator's order comes before all other rules, and waits for leases for a limited time.
 
 `plan` may be asked at any time. The same data give the same steps, and a step that is under way is not given
@@ -30,7 +33,6 @@ from slotgate.gateway.backends.state import BackendFacts, ProcessState
 __all__ = [
     "LOADS_PER_TURN",
     "OVERFLOW_S",
-    "REST_S",
     "LoadOrder",
     "LoadingPlan",
     "Residence",
@@ -44,8 +46,6 @@ LOADS_PER_TURN: Final = 4.0
 """A loaded model that is used keeps its place for this many times the time that its load took."""
 OVERFLOW_S: Final = 2.0
 """Seconds of waiting after which a further backend of a busy model is loaded."""
-REST_S: Final = 60.0
-"""Seconds after which a process that was given up may be started again for a request."""
 
 
 class Residence(Enum):
@@ -117,6 +117,10 @@ class Resident:
     """Seconds without a lease after which it is unloaded; 0: never."""
     keeps_s: float = 0.0
     """Seconds after loading for which it keeps its place while it is used."""
+    rests_s: float = 0.0
+    """Seconds after it was given up until requests may load it again."""
+    has_failed: bool = False
+    """True if it was given up and has not been loaded since."""
     linger_s: float = 0.0
     """Seconds for which it keeps its place after its last lease, in case its client sends another request."""
     order: LoadOrder | None = None
@@ -181,6 +185,7 @@ class _Round:
             and self.steps.get(resident.name) is not Step.LOAD
             and resident.residence in (Residence.STOPPED, Residence.LEAVING, Residence.STOPPING)
             and self._waited_for(resident)
+            and not self._stands_back(resident)
         )
 
     def _obey(self, resident: Resident) -> None:
@@ -206,7 +211,7 @@ class _Round:
                 turns[resident.name] = (False, resident.order_at)
         for model, since in self.waiting.items():
             missing = self._missing(model, since)
-            if missing is not None:
+            if missing is not None and not self._stands_back(missing):
                 turn = (True, max(since, missing.since))
                 turns[missing.name] = min(turn, turns.get(missing.name, turn))
         wanted = [resident for resident in self.residents if resident.name in turns]
@@ -274,6 +279,15 @@ class _Round:
             return [turn_is_over_at]
         return [min(max(member.idle_since, member.since) + member.linger_s, turn_is_over_at)]
 
+    def _stands_back(self, resident: Resident) -> bool:
+        return resident.has_failed and self._disturbs(resident)
+
+    def _disturbs(self, resident: Resident) -> bool:
+        """Return True if the other members of its group that are used or waited for need all its places."""
+        others = [member for member in self._members(resident.group) if member.name != resident.name]
+        needed = sum(bool(member.leases) or self._waited_for(member) for member in others)
+        return bool(resident.group) and needed >= self.room.get(resident.group, 0)
+
     def _end(self, member: Resident) -> None:
         self.steps[member.name] = Step.LEAVE if member.leases else Step.STOP
 
@@ -288,8 +302,9 @@ class _Round:
                 self.steps[resident.name] = Step.STAY
             case Residence.LEAVING if not resident.leases:
                 self.steps[resident.name] = Step.STOP
-            case Residence.FAILED if resident.loads_on_request and self._is_time(resident.since + REST_S):
-                self.steps[resident.name] = Step.FORGET
+            case Residence.FAILED if resident.loads_on_request and not self._disturbs(resident):
+                if self._is_time(resident.since + resident.rests_s):
+                    self.steps[resident.name] = Step.FORGET
             case Residence.LOADED if resident.idle_unload_s and not resident.leases:
                 idle_since = max(resident.idle_since, resident.since)
                 if not self._waited_for(resident) and self._is_time(idle_since + resident.idle_unload_s):

@@ -1,4 +1,4 @@
-"""The lifecycle of a llama-server that the gateway runs: its events, its transitions, and how it fails.
+"""The lifecycle of a llama-server that the gateway runs: its events and its transitions.
 
         START          SPAWNED           ANSWERED
     STOPPED ──▶ STARTING ──▶ LOADING ──▶ READY
@@ -27,23 +27,20 @@ This module never awaits and holds no state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from slotgate.gateway.backends.state import ProcessState
+from slotgate.gateway.processes.failure import ProcessFailure
 
 __all__ = [
     "TRANSITIONS",
     "IllegalTransitionError",
     "LlamaStartError",
     "ProcessEvent",
-    "ProcessFailure",
     "ProcessState",
     "next_state",
 ]
-
-_QUOTED_LINES: Final = 10
 
 
 class ProcessEvent(Enum):
@@ -98,22 +95,6 @@ def next_state(state: ProcessState, event: ProcessEvent) -> ProcessState:
         return TRANSITIONS[state][event]
     except KeyError as error:
         raise IllegalTransitionError(f"{event.name} while {state.name}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFailure:
-    """The reason why the last process ended by itself, and what it wrote before (secrets removed)."""
-
-    reason: str
-    output: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        quoted = self.output[-_QUOTED_LINES:]
-        return "\n".join((self.reason, *(f"    {line}" for line in quoted)))
-
-    @property
-    def last_line(self) -> str:
-        return self.output[-1] if self.output else ""
 
 
 class LlamaStartError(Exception):

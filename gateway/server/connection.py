@@ -39,8 +39,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
 from slotgate.gateway.server.chunk_writer import ChunkWriter
 from slotgate.gateway.server.connection_registry import Admittance, ConnectionRegistry
+from slotgate.gateway.server.expectation import closing_if_early
 from slotgate.gateway.server.http10 import close_delimited
-from slotgate.gateway.server.request_head import check_size, check_target, too_large, without_upgrade
+from slotgate.gateway.server.request_head import (
+    check_framing,
+    check_size,
+    check_target,
+    set_host,
+    too_large,
+    without_upgrade,
+)
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -192,6 +200,8 @@ class ClientConnection(HttpToolsProtocol):
         self._silent_bytes = 0
         check_size(self.url, self.headers, self._limits.max_header_bytes)
         parser = self.parser
+        check_framing(self.headers)
+        set_host(self.url, parser.get_http_version(), self.headers)
         if parser.should_upgrade():
             head = parser.get_method(), self.url, parser.get_http_version(), self.headers
             self._plain_head = without_upgrade(*head)
@@ -222,6 +232,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        if cycle.waiting_for_100_continue:
+            app = cast("ASGI3Application", closing_if_early(cast("ASGIApp", app), cycle))
         self._head_due = True
         transport = CycleTransport(self._write_answer, self._is_leaving, self._answered_last)
         cycle.transport = cast("asyncio.Transport", transport)

@@ -1,4 +1,4 @@
-"""Checks of a request's head before the application sees it. Pure functions; each may raise `ClientError`."""
+"""Checks of a request's head before the application sees it. Each may raise `ClientError`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import httptools
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.http.headers import Headers
 
-__all__ = ["check_size", "check_target", "too_large", "without_upgrade"]
+__all__ = ["check_framing", "check_size", "check_target", "set_host", "too_large", "without_upgrade"]
 
 _UPGRADING = (b"upgrade", b"http2-settings")
 
@@ -22,6 +22,47 @@ def too_large(limit: int) -> ClientError:
     """Return the error for a head that is larger than `limit` bytes."""
     message = f"the request's target and headers are larger than {limit} bytes"
     return ClientError("headers_too_large", message, status=431)
+
+
+def check_framing(headers: Headers) -> None:
+    """Refuse a body in another transfer coding than `chunked`: its bytes would be passed on encoded.
+
+    RFC 9112, 6.1: a server answers 501 to a coding that it does not understand.
+    """
+    codings = b",".join(value for name, value in headers if name == b"transfer-encoding")
+    if codings and codings.strip().lower() != b"chunked":
+        message = "a request body may have no other transfer coding than chunked"
+        raise ClientError("unsupported_transfer_encoding", message, status=501)
+
+
+def set_host(url: bytes, version: str, headers: Headers) -> None:
+    """Let the `Host` header, which the checks of web pages judge, name the host that was asked.
+
+    There must be one, except in HTTP/1.0, and not two (RFC 9112, 3.2). A target in absolute form has a host
+    of its own, which counts in place of the header's (3.2.2). `headers` are changed in place.
+    """
+    given = [index for index, (name, _) in enumerate(headers) if name == b"host"]
+    if len(given) > 1 or (not given and version not in ("0.9", "1.0")):
+        raise ClientError("invalid_request", "a request must have one Host header")
+    if url.startswith((b"/", b"*")) or b"://" not in url:
+        return
+    host = _host_of(url)
+    if given:
+        headers[given[0]] = (b"host", host)
+    else:
+        headers.append((b"host", host))
+
+
+def _host_of(url: bytes) -> bytes:
+    """Return host and port of a target in absolute form."""
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        parsed = None
+    if parsed is None or not parsed.host or parsed.schema.lower() not in (b"http", b"https"):
+        raise ClientError("invalid_request", "the request's target is not valid")
+    host = b"[%b]" % parsed.host if b":" in parsed.host else parsed.host
+    return host if parsed.port is None else b"%b:%d" % (host, parsed.port)
 
 
 def check_target(url: bytes) -> None:

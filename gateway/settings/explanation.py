@@ -66,7 +66,7 @@ def _tenant(tenant: TenantSettings) -> str:
 
 def _serving(settings: Settings) -> list[str]:
     return (
-        [_backend(backend) for backend in settings.backends]
+        [*(_backend(backend) for backend in settings.backends), *_contexts(settings)]
         + [
             f"{model.name} also answers to {', '.join(model.aliases)}"
             for model in settings.models
@@ -81,6 +81,22 @@ def _backend(backend: BackendSettings) -> str:
     models = ", ".join(backend.models) or "the models that it reports"
     slots = _count(backend.slots, "slot") if backend.slots else "as many slots as it reports"
     return f"{backend.name} {where}: {models}; {slots}{_loading(backend)}"
+
+
+def _contexts(settings: Settings) -> list[str]:
+    """Explain which backends share one context between slots, as far as the configuration says it."""
+    lines = [
+        f"{backend.name}: its slots {'share one context' if backend.kv_unified else 'have a context each'}"
+        for backend in settings.backends
+        if backend.kv_unified is not None
+    ]
+    unknown = [backend.name for backend in settings.backends if backend.kv_unified is None]
+    if unknown:
+        lines.append(
+            f"{', '.join(unknown)}: llama-server's log or command says if its slots share one context; on "
+            "another machine this is assumed (kv_unified = true or false states it)"
+        )
+    return lines
 
 
 def _loading(backend: BackendSettings) -> str:
@@ -108,7 +124,16 @@ def _queue(settings: Settings) -> list[str]:
         f"at most {admission.max_queue} requests per model{share}; {bodies} of request bodies in total",
         f"each request waits at most {interactive}, and a batch request at most {batch}",
         f"an abandoned slot is reused after {_time(admission.quarantine_max_s)} if /slots cannot be read",
+        _retry(settings),
     ]
+
+
+def _retry(settings: Settings) -> str:
+    if settings.admission.retry == "off":
+        return "a request is lost if its backend dies under it"
+    return (
+        "a request whose backend dies before a byte was sent is tried once more, unless it may be the cause"
+    )
 
 
 def _streaming(settings: Settings) -> list[str]:

@@ -76,6 +76,7 @@ class AdmissionSettings(Table):
     """The same for batch requests, which let interactive requests go first."""
     affinity_max_wait_ms: MillisecondsOrZero = 50
     quarantine_max_s: Seconds = 120
+    retry: Literal["before-first-byte", "off"] = "before-first-byte"
     store: Annotated[Text, Hidden()] = "memory"  # a store's URL can carry a password
     on_store_loss: Literal["local-share", "refuse"] = "local-share"
     lease_ttl_s: Seconds = 10

@@ -183,9 +183,7 @@ class Relay:
                 if frames.learnable is not None:
                     self._loop.call_soon(self._learn)
                 if frames.parsed and not self._lease.delivered:
-                    self._lease.delivered = True
-                    self._on_first_event()
-                    self._on_answer()
+                    self._delivers()
                 if not self._output_seen and frames.first_output_at is not None:
                     self._output_seen = True
                     self._out.hand_over()  # the first token does not wait for the rest of its read
@@ -211,6 +209,8 @@ class Relay:
         complete = end is End.COMPLETE
         if self.state is RelayState.STREAMING:
             self._frames.finish()
+            if self._frames.parsed and not self._lease.delivered:
+                self._delivers()
             self._ending()
         if self.state is RelayState.SENTINEL:
             self._succeed(Outcome.FINISHED if complete else Outcome.ABANDONED)
@@ -236,6 +236,12 @@ class Relay:
             self._exchange.resume()
 
     # -- mechanism
+
+    def _delivers(self) -> None:
+        """React to the first event: from now on the request is not tried again."""
+        self._lease.delivered = True
+        self._on_first_event()
+        self._on_answer()
 
     @_guarded
     def _learn(self) -> None:
@@ -297,4 +303,5 @@ class Relay:
 def _broken_or_truncated(end: End) -> UpstreamError:
     if end is End.BROKEN:
         return UpstreamError("upstream_broken", "the backend sent something that is not HTTP")
-    return UpstreamError("upstream_truncated", "upstream closed the stream before it finished")
+    message = "upstream closed the stream before it finished"
+    return UpstreamError("upstream_truncated", message, lost=end is End.CUT_SHORT)

@@ -36,7 +36,13 @@ from slotgate.gateway.upstream.request import UpstreamRequest
 from slotgate.gateway.upstream.response import ResponseBody, transport_error
 from slotgate.gateway.upstream.sink import End, Sink
 
-__all__ = ["UpstreamExchange", "UpstreamTransport"]
+__all__ = ["MAY_SEND_TWICE", "SENT_TWICE", "UpstreamExchange", "UpstreamTransport"]
+
+MAY_SEND_TWICE = "slotgate.may_send_twice"
+"""Extension of a request: a function without arguments, which returns False if the request must not be sent
+again after its kept connection was closed at the send. Without it, it may."""
+SENT_TWICE = "slotgate.sent_twice"
+"""Extension of a response whose request was sent a second time."""
 
 IDLE_S = 4.0
 """Seconds for which an idle connection is kept. llama-server closes it after five."""
@@ -153,14 +159,19 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             return await self._respond(request, UpstreamConnection(loop))
         with contextlib.suppress(_StaleConnection):
             return await self._respond(request, kept)
+        may_send_twice = request.extensions.get(MAY_SEND_TWICE)
+        if may_send_twice is not None and not may_send_twice():
+            raise httpx.ReadError("the backend closed a kept connection at the send", request=request)
         try:
-            return await self._respond(request, UpstreamConnection(loop))
+            response = await self._respond(request, UpstreamConnection(loop))
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             # The backend is gone, and the request may be the reason, because it was sent. So this is no
             # connect error, which would allow another backend to be tried.
             raise httpx.ReadError(
                 "the backend closed a kept connection and is gone", request=request
             ) from error
+        response.extensions[SENT_TWICE] = True
+        return response
 
     async def aclose(self) -> None:
         """Close every connection. This takes a second at most, in which the sockets close."""

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from slotgate.admission import Demand, Outcome, Priority, QueueLimits, QueueStatus, Refusal, Refused, SlotPool
+from slotgate.admission import (
+    Demand,
+    Outcome,
+    Priority,
+    QueueLimits,
+    QueueStatus,
+    Refusal,
+    Refused,
+    SlotPool,
+    Ticket,
+)
 from slotgate.admission.pool_reservation import LOOK_S
 from tests.admission.simulation import SimulatedRequest, Simulation, ignore
 
@@ -447,3 +457,60 @@ def test_a_batch_ticket_times_out_by_its_own_limit() -> None:
     assert (batch.ticket.refusal, interactive.ticket.refusal) == (None, Refusal.QUEUE_TIMEOUT)
     simulation.run(20.0)
     assert batch.ticket.refusal is Refusal.QUEUE_TIMEOUT
+
+
+# -- second attempts
+
+
+def again(simulation: Simulation, request: SimulatedRequest) -> Ticket:
+    return simulation.scheduler.submit(request.demand, ignore, before=request.ticket)
+
+
+def test_second_attempts_keep_their_places_in_the_order_of_arrival() -> None:
+    pool = SlotPool("gpu", 2)
+    simulation = Simulation(pool)
+    first, second = simulation.submit(), simulation.submit()
+    third, fourth = simulation.submit(), simulation.submit()
+    pool.admitting = False
+    for request in (second, first):
+        simulation.release(request, Outcome.ABANDONED)
+    waiting = [again(simulation, second), again(simulation, first)]
+    pool.restarted()
+    pool.admitting = True
+    simulation.dispatch()
+    assert [ticket.queued for ticket in waiting] == [False, False]
+    assert not third.granted
+    assert waiting[1].lease is not None
+    waiting[1].lease.release(Outcome.FINISHED)
+    simulation.dispatch()
+    assert (third.ticket.queued, fourth.ticket.queued) == (False, True)
+
+
+def test_second_attempt_waits_as_long_as_a_new_request() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool, limits=limits(queue_timeout_s=10.0))
+    request = simulation.submit()
+    simulation.now = 100.0
+    waiting = simulation.submit()
+    pool.admitting = False
+    simulation.release(request, Outcome.ABANDONED)
+    simulation.now = 105.0
+    second = again(simulation, request)
+    simulation.now = 110.0
+    simulation.scheduler.tick()
+    assert (waiting.ticket.refusal, second.queued) == (Refusal.QUEUE_TIMEOUT, True)
+    simulation.now = 115.0
+    simulation.scheduler.tick()
+    assert second.refusal is Refusal.QUEUE_TIMEOUT
+
+
+def test_second_attempt_is_inside_whatever_the_bounds_say() -> None:
+    pool = SlotPool("gpu", 1)
+    simulation = Simulation(pool, limits=limits(max_queue=1, max_queue_per_tenant=1, max_queue_bytes=1))
+    simulation.scheduler.set_concurrency({"t": 2})
+    request, waiting = simulation.submit(), simulation.submit()
+    pool.admitting = False
+    simulation.release(request, Outcome.ABANDONED)
+    simulation.scheduler.set_concurrency({"t": 1})
+    assert again(simulation, request).queued
+    assert waiting.ticket.queued

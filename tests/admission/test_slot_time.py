@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slotgate.admission import Demand
+from slotgate.admission import Demand, Outcome, SlotPool
 from slotgate.admission.fair_order import Account, FairOrder
 from slotgate.admission.guesses import UNKNOWN_S, Guesses
 from slotgate.admission.slot_time import Charge, Clock
+from tests.admission.simulation import Simulation
 
 
 def charged(clock: Clock, *, slots: int = 1, guess: float = 10.0, weight: float = 1.0) -> Charge:
@@ -93,3 +94,16 @@ def test_an_unknown_kind_of_request_is_guessed_from_the_model_and_then_from_the_
     for number in range(10_000):
         guesses.learn(Demand(f"t{number}", "m"), 1.0)
     assert len(guesses._means) <= 8192
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_charge_that_is_forgiven_leaves_nothing(*, ended: bool) -> None:
+    pool = SlotPool("gpu", 2)
+    simulation = Simulation(pool)
+    request = simulation.submit()
+    clock = simulation.scheduler._pool_queues[pool].order.account("t").clocks[0]
+    simulation.now += 5.0
+    simulation.release(request, Outcome.FINISHED if ended else Outcome.ABANDONED)
+    request.lease.forgive()
+    assert (clock.settled, clock.pending, clock.open) == (0, 0, 0)
+    assert simulation.scheduler.slot_seconds["t"] == 0

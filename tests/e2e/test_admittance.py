@@ -189,7 +189,6 @@ async def test_loopback_names_and_allowed_ones_pass_as_host(host: bytes) -> None
         b"host: [::1",
         b"host:",
         b"host: caf\xe9",
-        b"x-no-host: 1",
     ],
 )
 async def test_any_other_host_is_403(host: bytes) -> None:
@@ -223,6 +222,28 @@ async def test_a_foreign_origin_is_403_without_keys(origin: bytes, status: int) 
     assert got.status == status
     if status == 403:
         assert (got.error["code"], got.error["type"]) == ("origin_not_allowed", "permission_error")
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        (b"cross-site", b"no-cors", 403),
+        (b"same-site", b"no-cors", 403),
+        (b"same-origin", b"cors", 200),
+        (b"none", b"navigate", 200),
+        (b"cross-site", b"navigate", 200),
+    ],
+)
+async def test_pictures_of_other_sites_are_403_and_links_are_followed(
+    site: bytes, mode: bytes, status: int
+) -> None:
+    fu = ScriptedUpstream()
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        says = (b"sec-fetch-site: " + site, b"sec-fetch-mode: " + mode)
+        got = await fetch(gateway.url, "GET", "/v1/models", *says)
+        posted = await from_page(gateway.url, b"host: localhost", JSON, *says)
+    assert got.status == status
+    assert posted.status == (200 if site in (b"same-origin", b"none") else 403)
 
 
 @pytest.mark.parametrize(

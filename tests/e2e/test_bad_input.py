@@ -79,11 +79,22 @@ async def test_scenario_087_a_body_that_is_no_json_is_400_invalid_json(body: str
     assert got.header(b"x-slotgate-reason") == b"invalid_json"
 
 
-@pytest.mark.parametrize("body", [b"[]", b'"text"', b"null", b"7", b"true"])
-async def test_a_body_that_is_no_object_is_400(body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"[]", "an array"),
+        (b'"text"', "a string"),
+        (b"null", "null"),
+        (b"7", "a number"),
+        (b"1.5", "a number"),
+        (b"true", "true or false"),
+    ],
+)
+async def test_a_body_that_is_no_object_is_400_and_says_what_it_is(body: bytes, kind: str) -> None:
     async with nothing_forwarded() as gateway:
         got = await post(gateway, body)
     assert (got.status, got.error["code"]) == (400, "invalid_request")
+    assert got.error["message"] == f"the request body must be a JSON object, and it is {kind}"
 
 
 WRONG: dict[str, list[Any]] = {

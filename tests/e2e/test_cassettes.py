@@ -19,6 +19,7 @@ from slotgate.gateway.testing.cassette import (
     UpstreamFault,
     listening,
 )
+from slotgate.gateway.testing.cassette.guarded import guarded
 from slotgate.gateway.testing.cassette.request import STATUS_PATHS
 from tests.support.cassettes import SeenResponse, playing, posted, recording, recordings, seen
 from tests.support.client import RawClient, read_stream, request_bytes
@@ -379,3 +380,56 @@ async def test_an_upstream_that_goes_while_recording_is_502_and_leaves_no_record
     assert (got.status, b"upstream_unreachable" in got.body) == (502, True)
     assert recordings(tmp_path) == []
     assert len(Cassette.load(tmp_path)) == 4
+
+
+# -- web pages, and others on the same machine
+
+FOREIGN = {
+    "origin": (b"Origin: https://evil.example", b"content-type: application/json"),
+    "form": (b"content-type: text/plain",),
+    "picture": (b"Sec-Fetch-Site: cross-site", b"content-type: application/json"),
+    "link": (b"Sec-Fetch-Site: cross-site", b"Sec-Fetch-Mode: navigate", b"content-type: application/json"),
+    "rebound name": (b"Host: evil.example", b"content-type: application/json"),
+}
+
+
+@pytest.mark.parametrize("page", FOREIGN)
+async def test_pages_of_other_sites_cannot_use_the_recorder(page: str, tmp_path: Path) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu, Recorder(fu.url, tmp_path) as recorder:
+        before = recordings(tmp_path)
+        async with listening(guarded(recorder, "127.0.0.1")) as url:
+            async with await RawClient.connect(url) as client:
+                request = request_bytes("POST", CHAT, *FOREIGN[page], json=chat())
+                if page == "rebound name":
+                    request = request.replace(b"Host: 127.0.0.1", b"X: y", 1)
+                await client.send(request)
+                await client.head()
+                assert client.status == (415 if page == "form" else 403)
+            async with await RawClient.connect(url) as client:
+                await client.send(request_bytes("POST", CHAT, b"content-type: application/json", json=chat()))
+                await client.head()
+                assert client.status == 200
+                await client.body()
+        assert len(fu.generations) == 1
+        assert len(recordings(tmp_path)) == len(before) + 1
+
+
+def modes(folder: Path) -> set[int]:
+    """Return the modes of all files, and leave them as a careless program would."""
+    found = set()
+    for file in list(folder.iterdir()):
+        found.add(file.stat().st_mode & 0o777)
+        file.chmod(0o644)
+        file.with_suffix(".unfinished").write_bytes(b"")
+    return found
+
+
+async def test_only_the_owner_may_read_recordings(tmp_path: Path) -> None:
+    """Also a file that was readable by others before, or was left unfinished."""
+    fu = ScriptedUpstream(scripts={CHAT: WHOLE})
+    async with fu:
+        for _ in range(2):
+            async with recording(fu.url, tmp_path) as url:
+                await posted(url, CHAT, chat())
+            assert modes(tmp_path) == {0o600}

@@ -139,6 +139,16 @@ class EndpointCase:
         await self.fu.listen()
         await self.gateway.until(lambda: self.gateway.fleet.ready)
 
+    async def with_the_death_of_its_backend(self) -> None:
+        asked = len(self.fu.generations)
+        died = asyncio.ensure_future(self.ask([Stall()]))
+        await self.gateway.until(lambda: len(self.fu.generations) > asked)
+        self.fu.stop_listening()
+        self.fu.abort_all()
+        assert await died == 502
+        await self.fu.listen()
+        await self.gateway.until(lambda: self.gateway.fleet.ready)
+
     async def with_a_body_that_is_none(self) -> None:
         kind = self.way.body()[1]
         assert await self.sent(request_bytes("POST", self.way.path, KEY, *kind, body=b"{")) == 400

@@ -182,6 +182,52 @@ async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_get_an_
     assert "given up" in again.error["message"]
 
 
+async def test_broken_model_takes_a_good_one_out_once_and_for_one_attempt(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reason is shown until it has been loaded. While the good one is used, it is not tried again."""
+    monkeypatch.setattr("slotgate.gateway.processes.restart_policy.REST_S", 0.2)
+    tried = tmp_path / "tried"
+    missing = llama_command(tmp_path / "no-such-model.gguf", before=f"echo >> {tried}")
+    settings = own_settings(
+        own_backend("good", llama_command(tiny_model), **DEMAND),
+        own_backend("broken", missing, **DEMAND),
+        max_loaded=1,
+        residence_s=0.1,
+    )
+    reason = "exit status 1 (a file does not exist, probably the model)"
+    async with running_gateway(settings) as gateway:
+        assert (await talk(gateway, "good")).status == 200
+        failed = await talk(gateway, "broken")
+        assert (failed.status, failed.error["code"]) == (503, "no_backend")
+        assert f"broken: given up: {reason}" in failed.error["message"]
+        assert str(tmp_path) not in failed.error["message"]
+        async with endless(gateway, "good"):
+            again = await ask(gateway.url, model="broken")
+            assert (again.status, again.error["code"]) == (503, "no_backend")
+            assert reason in again.error["message"]
+        await gateway.until(lambda: has_state(gateway.fleet.backends["broken"], BackendState.UNLOADED))
+        [entry] = [
+            entry
+            for entry in (await fetch(gateway.url, "GET", "/ready")).json["backends"]
+            if entry["name"] == "broken"
+        ]
+        assert entry["reason"] == f"failed when it was loaded last: {reason}; not loaded"
+        assert tried.read_text() == "\n"
+
+
+async def test_request_just_after_the_death_of_its_model_is_served(tiny_model: Path) -> None:
+    settings = own_settings(own_backend("a", llama_command(tiny_model), **DEMAND))
+    async with running_gateway(settings) as gateway:
+        assert (await talk(gateway, "a")).status == 200
+        [pid] = llamas()
+        os.kill(pid, signal.SIGKILL)
+        assert [got.status for got in await asyncio.gather(*(talk(gateway, "a") for _ in range(2)))] == [
+            200,
+            200,
+        ]
+
+
 async def test_scenario_117_a_process_that_was_given_up_is_started_again_for_a_later_request(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +235,7 @@ async def test_scenario_117_a_process_that_was_given_up_is_started_again_for_a_l
     monkeypatch.setattr(
         "slotgate.gateway.processes.managed_processes.LlamaProcess", partial(LlamaProcess, limits=limits)
     )
-    monkeypatch.setattr("slotgate.gateway.processes.residency.REST_S", 0.05)
+    monkeypatch.setattr("slotgate.gateway.processes.restart_policy.REST_S", 0.05)
     repaired = tmp_path / "repaired"
     command = llama_command(tiny_model, before=f"[ -e {repaired} ] || exit 3")
     async with running_gateway(own_settings(own_backend("a", command, **DEMAND)), ready=False) as gateway:

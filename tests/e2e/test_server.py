@@ -276,8 +276,8 @@ async def test_a_request_refused_before_its_body_gets_no_100_continue() -> None:
         await client.send(
             request_bytes("POST", "/nowhere", *TYPE, b"Expect: 100-continue", b"Content-Length: 9")
         )
-        await client.head()
-        assert client.status == 404
+        head = await client.head()
+        assert (client.status, head.get(b"connection")) == (404, b"close")
         await client.body()
         await closes(client)
 
@@ -511,11 +511,15 @@ GARBAGE = {
     "HTTP/2 with prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "two framings": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    "an unknown coding": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nabc",
     "a folded header": b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
     "a bad chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "a target without a path": b"GET http://example.org HTTP/1.1\r\nHost: x\r\n\r\n",
     "a target that is not ASCII": b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    "no host but that of the target": b"GET http://localhost/health HTTP/1.1\r\n\r\n",
+    "an absolute target without a host": b"GET http:///health HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an absolute target of another protocol": b"GET ftp://localhost/health HTTP/1.1\r\nHost: x\r\n\r\n",
     "a tunnel": b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
 }
 
@@ -532,6 +536,53 @@ async def test_bytes_that_are_not_http_get_a_400_in_json_and_close_the_connectio
         assert head.get(b"content-type") == b"application/json"
         await closes(client)
         assert gateway.server.connections.refused["invalid_request"] == 1
+
+
+@pytest.mark.parametrize("lines", [b"gzip, chunked", b"gzip", b"gzip\r\nTransfer-Encoding: chunked"])
+async def test_a_body_with_another_transfer_coding_is_501(lines: bytes) -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\n%b\r\nTransfer-Encoding: %b\r\n\r\n0\r\n\r\n"
+            % (CHAT.encode(), TYPE[0], lines)
+        )
+        head = await client.head()
+        assert (client.status, head.get(b"connection")) == (501, b"close")
+        assert (await client.json())["error"]["code"] == "unsupported_transfer_encoding"
+        await closes(client)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost:{port}", b"evil.example", 200),
+        ("http://127.0.0.1", b"localhost", 200),
+        ("http://[::1]:{port}", b"localhost", 200),
+        ("HTTP://localhost", b"localhost", 200),
+        ("http://evil.example", b"localhost", 403),
+        ("http://localhost@evil.example", b"localhost", 403),
+        ("http://evil.example:{port}", b"localhost", 403),
+    ],
+)
+async def test_host_of_an_absolute_target_is_what_counts(
+    target: str, host: bytes, status: int, version: str
+) -> None:
+    """A page under a name that resolves to loopback could otherwise name another host in the header."""
+    fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        asked = target.format(port=8080) + "/v1/models"
+        await client.send(b"GET %b HTTP/%b\r\nHost: %b\r\n\r\n" % (asked.encode(), version.encode(), host))
+        await client.head()
+        assert client.status == status, await client.body()
+
+
+async def test_http_1_0_needs_no_host() -> None:
+    fu = ScriptedUpstream()
+    async with fu, serving(fu) as gateway, await gateway.client() as client:
+        await client.send(b"GET /health HTTP/1.0\r\n\r\n")
+        await client.head()
+        assert client.status == 200
 
 
 # -- limits of time

@@ -22,6 +22,8 @@ from tests.support.own import llama_command, own_backend, own_settings
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 CONTEXT, SLOTS = 2048, 4
+TRAINED = 32768
+"""The context that the tiny model was trained for."""
 UNIFIED = ("--kv-unified", "-c", str(CONTEXT))
 LONG = chat("hello", max_tokens=900, model="m")
 """A request of which two fit, with their prompts, and four do not."""
@@ -165,6 +167,36 @@ async def test_the_configured_value_counts_most(tiny_model: Path) -> None:
     command = llama_command(tiny_model, *UNIFIED, slots=SLOTS)
     async with running_gateway(own_settings(own_backend("m", command, kv_unified=False))) as gateway:
         assert context_of(gateway, "m") == 0
+
+
+async def test_context_without_a_number_of_slots_is_shared(run_llama: RunLlama, tiny_model: Path) -> None:
+    """As llama-server is mostly started. Its command on this machine shows it; none of its pages does."""
+    llama = run_llama(RealLlama(tiny_model, slots=None, context=CONTEXT))
+    async with running_gateway(settings_for(llama.url)) as gateway:
+        assert context_of(gateway, "gpu0") == CONTEXT
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
+
+
+async def test_trained_context_times_the_slots_is_not_shared(run_llama: RunLlama, tiny_model: Path) -> None:
+    llama = run_llama(RealLlama(tiny_model, slots=2, context=2 * TRAINED))
+    async with running_gateway(settings_for(llama.url)) as gateway:
+        backend = gateway.fleet.backends["gpu0"]
+        assert backend.n_ctx == backend.n_ctx_train == TRAINED
+        assert context_of(gateway, "gpu0") == 0
+
+
+async def test_overflow_teaches_that_the_context_is_shared(
+    run_llama: RunLlama, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A llama-server on another machine, whose command cannot be seen."""
+    monkeypatch.setattr("slotgate.gateway.backends.health_monitor.local_port", lambda _: None)
+    llama = run_llama(RealLlama(tiny_model, slots=None, context=CONTEXT))
+    async with running_gateway(settings_for(llama.url)) as gateway:
+        assert context_of(gateway, "gpu0") == 0
+        ends = await all_at_once(gateway.url)
+        assert "Context size has been exceeded." in {reason for reason, _ in ends}
+        assert context_of(gateway, "gpu0") == CONTEXT
+        assert await all_at_once(gateway.url) == [("length", True)] * SLOTS
 
 
 async def test_slots_that_each_have_the_model_s_whole_context_are_taken_to_share_it(

@@ -62,18 +62,22 @@ class RealLlama:
         self,
         model: Path,
         *,
-        slots: int = 4,
+        slots: int | None = 4,
         context: int = 16384,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`context` is the context of all slots together. `args` come last and override other options."""
+        """`context` is the context of all slots together. `args` come last and override other options.
+
+        With None for `slots`, llama-server is not told a number. It takes four.
+        """
         self.model = model
-        self.slots = slots
+        self.slots = 4 if slots is None else slots
         self.port = 0
         self.log: list[str] = []
         """The lines of its output so far."""
-        options = ["-m", str(model), "-np", str(slots), "-c", str(context), "-t", "1"]
+        options = ["-m", str(model), "-c", str(context), "-t", "1"]
+        options += [] if slots is None else ["-np", str(slots)]
         self._args = ["--host", "127.0.0.1", "--port", "0", *options, "--metrics", "--no-webui", *args]
         self._env = env or {}
         self._process: subprocess.Popen[str] | None = None

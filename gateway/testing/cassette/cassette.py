@@ -4,8 +4,8 @@
     v1-chat-completions-3f2a9c1b04-2.json     the second recording of an equal request
 
 A request that is recorded again gets the same file name, so a diff of two recordings shows what changed. A
-file exists whole or not at all. Recording a request again replaces its files of earlier runs; files of other
-requests stay.
+file exists whole or not at all, and only its owner may read it. Recording a request again replaces its files
+of earlier runs; files of other requests stay.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CassetteFolder:
         path = self._folder / file.name
         unfinished = path.with_suffix(".unfinished")
         try:
-            unfinished.write_bytes(written(exchange))
+            _write_private(unfinished, written(exchange))
             unfinished.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -127,6 +127,14 @@ class CassetteFolder:
             self._earlier.discard(name)
             if _order(name)[1] > self._taken[file.key]:
                 (self._folder / name).unlink(missing_ok=True)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, because it holds a prompt. Raises `OSError`."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 def _read(path: Path) -> RecordedExchange:

@@ -17,6 +17,7 @@ from slotgate.gateway.server.signals import stop_signals
 from slotgate.gateway.settings import ServerSettings
 from slotgate.gateway.telemetry.logs import configure_logging
 from slotgate.gateway.testing.cassette.cassette import Cassette, CassetteError
+from slotgate.gateway.testing.cassette.guarded import guarded
 from slotgate.gateway.testing.cassette.player import Player
 from slotgate.gateway.testing.cassette.recorder import Recorder, UpstreamFault
 
@@ -67,7 +68,7 @@ def replay(folder: Path, host: str, port: int, speed: float) -> int:
 
 async def _until_stopped(app: ASGIApp, host: str, port: int, what: str) -> None:
     with stop_signals() as stop:
-        async with listening(app, host, port) as url:
+        async with listening(guarded(app, host), host, port) as url:
             print(f"{url} {what}", flush=True)
             await stop.wait()
 

@@ -153,7 +153,7 @@ def test_observers_hear_a_change_of_the_shared_context_alone() -> None:
         backend.on_change.append(lambda _: seen.append((backend.pool.total, backend.pool.context)))
         backend.n_ctx = 1024
         for unified in (False, True, True, False):
-            backend.kv_unified = unified
+            backend.context_sources.setting = unified
             backend.resize(2)
         assert seen == [(2, 1024), (2, 0)]
 

@@ -25,7 +25,7 @@ class MonitoredBackend:
         self.pages = {"health": {}, "props": PROPS, "v1/models": {"data": []}, "slots": []} | pages
         self.later = {"slots": self.pages["slots"]}
         self.pages["slots"] = []  # as the first look, before the first grant, finds them
-        self.backend = Backend("gpu", "http://127.0.0.1:1", api_key=None)
+        self.backend = Backend("gpu", "http://gpu.example:1", api_key=None)
         self.backend.ask = self.ask  # type: ignore[method-assign]
         self.prober = SlotProber(self.backend, quarantine_max_s=120.0, on_slots=ignore)
         self.monitor = HealthMonitor(self.backend, self.prober, interval_s=1.0, ask_models=False)

@@ -80,6 +80,7 @@ async def running(
     virtual: VirtualTime | None = None,
     pick_port: Callable[[], int] = free_port,
     history: StateHistory | None = None,
+    waits_for_requests: bool = False,
 ) -> AsyncIterator[tuple[LlamaProcess, StateHistory]]:
     """Start a process. At the end of the block no process of it may be left."""
     history, virtual = history or StateHistory(), virtual or VirtualTime()
@@ -87,6 +88,7 @@ async def running(
         command,
         os.environ,
         limits=limits,
+        waits_for_requests=waits_for_requests,
         on_change=[history],
         clock=virtual.clock,
         sleep=virtual.sleep,
@@ -155,7 +157,14 @@ async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
         assert virtual.now == 15.5
         assert process.api_key not in str(caught.value)
         assert process.failure is not None
-        assert process.failure.reason == "exit status 1"
+        assert process.failure.reason == "exit status 1 (its model cannot be loaded)"
+
+
+async def test_one_that_waits_for_requests_is_given_up_after_one_lasting_failure() -> None:
+    async with running(llama("crash"), waits_for_requests=True) as (process, history):
+        await history.until(ProcessState.GIVEN_UP)
+        assert history.states.count(ProcessState.STARTING) == 1
+        assert process.has_failed
 
 
 @pytest.mark.slow
@@ -166,7 +175,7 @@ async def test_scenario_117_one_that_gave_up_can_be_started_and_keeps_the_rate()
         process.start()
         await history.until(ProcessState.STARTING, times=7)
 
-        assert virtual.now == 60.0
+        assert virtual.now == 15.5 + 10.0
 
 
 async def test_a_start_that_takes_too_long_is_ended_and_tried_again() -> None:

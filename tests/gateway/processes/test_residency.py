@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from slotgate.gateway.processes.residency import (
     OVERFLOW_S,
-    REST_S,
     LoadingPlan,
     LoadOrder,
     Residence,
@@ -174,10 +173,34 @@ def test_a_model_with_a_lease_or_a_waiting_request_is_not_unloaded() -> None:
 
 
 def test_a_given_up_process_may_be_tried_again_after_a_rest() -> None:
-    a = resident("a", Residence.FAILED, NOW - REST_S + 5)
+    a = resident("a", Residence.FAILED, NOW - 60 + 5, rests_s=60.0)
     assert (steps(a, a=NOW), look_at(a)) == ({}, NOW + 5)
     assert steps(a, now=NOW + 5) == {"a": Step.FORGET}
     assert steps(resident("a", Residence.FAILED, loads_on_request=False)) == {}
+
+
+@pytest.mark.parametrize("leases", [0, 1])
+def test_what_was_given_up_is_not_tried_while_the_group_is_needed(leases: int) -> None:
+    broken = resident("a", Residence.FAILED, 0.0, rests_s=60.0, has_failed=True)
+    good = resident("b", Residence.LOADED, leases=leases)
+    waiting = {} if leases else {"b": NOW}
+    assert steps(broken, good, **waiting) == {}
+    stopped = resident("a", has_failed=True)
+    found = plan([stopped, good], {"a": NOW, **waiting}, GROUP, NOW)
+    assert not found.steps
+    assert not found.waits_for_place
+    assert plan([stopped, good], {"a": NOW, **waiting}, {"gpu": 2}, NOW).steps == ((Step.LOAD, "a"),)
+
+
+def test_what_was_given_up_is_tried_when_nobody_needs_the_place() -> None:
+    good = resident("b", Residence.LOADED)
+    assert steps(resident("a", Residence.FAILED, 0.0, rests_s=60.0), good) == {"a": Step.FORGET}
+    assert steps(resident("a", has_failed=True), good, a=NOW) == {"b": Step.STOP}
+
+
+def test_operators_order_loads_what_was_given_up_at_once() -> None:
+    broken = resident("a", Residence.FAILED, NOW, rests_s=60.0, has_failed=True, order=LoadOrder.LOAD)
+    assert steps(broken) == {"a": Step.LOAD}
 
 
 @pytest.mark.parametrize("order", [LoadOrder.UNLOAD, LoadOrder.RESTART])

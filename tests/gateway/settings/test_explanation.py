@@ -66,6 +66,17 @@ def test_backends_and_aliases_are_explained() -> None:
     assert "qwen3 also answers to gpt-4o" in text
 
 
+def test_it_is_explained_whether_slots_share_a_context() -> None:
+    others = [{"name": name, "url": f"http://127.0.0.1:808{port}"} for port, name in ((2, "b"), (3, "c"))]
+    text = explain(
+        parsed(backend=[{**BACKEND, "kv_unified": True}, {**others[0], "kv_unified": False}, others[1]])
+    )
+    assert "gpu0: its slots share one context\n" in text
+    assert "b: its slots have a context each\n" in text
+    assert "c: llama-server's log or command says if its slots share one context" in text
+    assert "kv_unified = true or false states it" in text
+
+
 def test_loading_and_groups_are_explained() -> None:
     own = {"command": ["llama-server"], "group": "gpu"}
     text = explain(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slotgate.gateway.processes.residency import LOADS_PER_TURN, REST_S
+from slotgate.gateway.processes.residency import LOADS_PER_TURN
+from slotgate.gateway.processes.restart_policy import REST_S
 from slotgate.gateway.settings import GroupSettings, load
 from slotgate.gateway.settings.backend_checks import OF_COMMANDS
 from tests.support.paths import DOCS

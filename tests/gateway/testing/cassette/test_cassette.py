@@ -67,12 +67,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     recorded(tmp_path, A)
     before = (tmp_path / f"v1-chat-completions-{A.key}.json").read_bytes()
 
-    def half(path: Path, data: bytes) -> int:
+    def half(path: Path, data: bytes) -> None:
         with path.open("wb") as file:
             file.write(data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr("slotgate.gateway.testing.cassette.cassette._write_private", half)
     with pytest.raises(CassetteError, match="No space left"):
         recorded(tmp_path, A, status=201)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
