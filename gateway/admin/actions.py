@@ -15,6 +15,8 @@ class ReloadReport:
 
     needs_restart: tuple[str, ...]
     """Keys whose new values take effect only after the gateway has been restarted."""
+    next_load: tuple[str, ...]
+    """Backends whose changed settings take effect when their process is loaded the next time."""
     revoked: int
     """Number of waiting requests that were ended because their key is no longer valid."""
 

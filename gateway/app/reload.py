@@ -1,7 +1,8 @@
 """Reload: reads the configuration again while the gateway runs. All of it is applied, or nothing.
 
-A new application is built around the existing fleet. Live requests keep the application that they began with,
-and waiting requests stay in the queue. Settings that need a new process are reported and not changed.
+A new application is built around the existing fleet; `process_reload` looks after backends with a command.
+Live requests keep the application that they began with, and waiting requests stay in the queue. Settings that
+need a new process of the gateway are reported and not changed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slotgate.gateway.admin.actions import OperatorActions, ReloadReport
 from slotgate.gateway.app.application import build_app
 from slotgate.gateway.app.composition import Composition
+from slotgate.gateway.app.process_reload import ProcessChanges, ProcessReload
 from slotgate.gateway.auth.identity import Identities
-from slotgate.gateway.settings import BackendSettings, Settings, check_isolation_goes_on
+from slotgate.gateway.processes.managed_processes import ManagedProcesses
+from slotgate.gateway.settings import Settings
 
 __all__ = ["NEEDS_RESTART", "LiveGateway", "Load"]
 
@@ -51,18 +54,21 @@ class LiveGateway:
         *,
         written: Settings | None = None,
         load: Load | None = None,
+        processes: ManagedProcesses | None = None,
     ) -> None:
         """Build the first application.
 
         `written` are the settings as the file has them: with commands, where `settings` has the URLs of the
-        processes. Without `load` there is no file to read again.
+        `processes`. Without `load` there is no file to read again.
         """
         self._settings = settings
-        self._started_with = written or settings
-        """The file's settings when the process started. Reloads do not change them."""
+        self._started_with = self._written = written or settings
+        """The file's settings when the process started, which reloads do not change, and the latest ones."""
         self._parts = parts
         self._identities_of = identities_of
         self._load = load
+        self._managed = processes or ManagedProcesses(())
+        self._processes = ProcessReload(self._managed, self._started_with, settings, self._process_ended)
         self._reload_lock = asyncio.Lock()
         identities = identities_of(settings)
         self._app = self._build(settings, identities)
@@ -79,41 +85,47 @@ class LiveGateway:
         assert self._load is not None
         async with self._reload_lock:
             written = await asyncio.to_thread(self._load)
-            settings, needs_restart = self._with_running_processes(written)
-            check_isolation_goes_on(self._started_with, settings)
-            identities = self._identities_of(settings)
-            app = self._build(settings, identities)
-            needs_restart += [
+            identities = self._identities_of(written)
+            changes = self._apply(written, identities)
+            needs_restart = [
                 key for key in NEEDS_RESTART if _value(written, key) != _value(self._started_with, key)
             ]
-            self._parts.runtime.apply(settings)
-            self._app, self._settings = app, settings
-            self._parts.console.operators.change(identities.is_operator)
             report = ReloadReport(
-                tuple(needs_restart), self._parts.runtime.in_flight.revoke(identities.is_valid)
+                needs_restart=(*changes.needs_restart, *needs_restart),
+                next_load=changes.next_load,
+                revoked=self._parts.runtime.in_flight.revoke(identities.is_valid),
             )
-        log.info("configuration reloaded", needs_restart=report.needs_restart, revoked=report.revoked)
+        log.info(
+            "configuration reloaded",
+            needs_restart=report.needs_restart,
+            next_load=report.next_load,
+            revoked=report.revoked,
+        )
         return report
 
-    def _with_running_processes(self, written: Settings) -> tuple[Settings, list[str]]:
-        """Return the new settings with the running processes unchanged, and the keys that need a restart."""
-        running, wanted = _commands(self._started_with), _commands(written)
-        needs_restart = [
-            f"backend.{name}" for name in sorted({*running, *wanted}) if running.get(name) != wanted.get(name)
-        ]
-        if written.groups != self._started_with.groups:
-            needs_restart.append("group")
-        ours = [entry for entry in self._settings.backends if entry.name in running]
-        others = [entry for entry in written.backends if not entry.command and entry.name not in running]
-        return written.model_copy(update={"backends": (*ours, *others)}), needs_restart
+    def _apply(self, written: Settings, identities: Identities) -> ProcessChanges:
+        """Use the settings of the file from now on, as far as the running processes allow."""
+        changes = self._processes.merge(written)
+        parts, settings = self._parts, changes.settings
+        app = self._build(settings, identities)
+        parts.runtime.fleet.add_keys(self._managed.environ({}))
+        parts.runtime.apply(settings)
+        parts.loader.configure(settings, self._managed)
+        self._managed.report_to(parts.runtime.fleet.backends, changes.started)
+        for entry in written.backends:
+            if entry.name in changes.started and entry.load == "start":
+                parts.loader.load_new(entry.name)
+        self._app, self._settings, self._written = app, settings, written
+        parts.console.operators.change(identities.is_operator)
+        return changes
+
+    def _process_ended(self) -> None:
+        """Use the changed settings of a backend, because its next process will have the new command."""
+        self._apply(self._written, self._identities_of(self._written))
 
     def _build(self, settings: Settings, identities: Identities) -> ASGIApp:
         actions = OperatorActions(self._parts.loader, self.reload if self._load is not None else None)
         return build_app(settings, self._parts, identities, actions)
-
-
-def _commands(settings: Settings) -> dict[str, BackendSettings]:
-    return {entry.name: entry for entry in settings.backends if entry.command}
 
 
 def _value(settings: Settings, key: str) -> object:

@@ -149,7 +149,7 @@ async def assemble(
     parts = Composition(
         settings, environ, usage=usage, trace=trace, processes=processes or (), observers=observers
     )
-    app = LiveGateway(settings, parts, identities_of, written=written, load=load)
+    app = LiveGateway(settings, parts, identities_of, written=written, load=load, processes=processes)
     if processes is not None:
         processes.report_to(parts.runtime.fleet.backends)
     parts.start()

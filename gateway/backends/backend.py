@@ -258,6 +258,8 @@ class Backend:
         shared: bool,
         kv_unified: bool | None,
         connect_timeout_s: float,
+        start_timeout_s: float,
+        loads_on_request: bool,
     ) -> None:
         """Apply settings that may change while requests run. The caller then calls `Scheduler.dispatch`."""
         self.api_key = api_key
@@ -266,6 +268,8 @@ class Backend:
         self.context_sources.setting = kv_unified
         self.pool.total = slots or self.pool.total
         self.pool.quarantine.shared = shared
+        self._start_timeout_s = start_timeout_s
+        self.loads_on_request = loads_on_request
         for transport in (self.transport, self._control):
             transport.connect_timeout_s = connect_timeout_s
 

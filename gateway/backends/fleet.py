@@ -33,7 +33,7 @@ class Fleet:
         self, settings: Settings, scheduler: Scheduler, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._scheduler = scheduler
-        self._environ = environ
+        self._environ = dict(environ)
         self._entries: dict[str, BackendSettings] = {}
         self.affinity = Affinity()
         self.backends: dict[str, Backend] = {}
@@ -52,6 +52,10 @@ class Fleet:
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
         self.apply(settings)
+
+    def add_keys(self, keys: Mapping[str, str]) -> None:
+        """Add keys of backends, under the names that the settings give them."""
+        self._environ |= keys
 
     def apply(self, settings: Settings) -> None:
         """Use these settings from now on.
@@ -120,6 +124,8 @@ class Fleet:
             shared=entry.shared,
             kv_unified=entry.kv_unified,
             connect_timeout_s=settings.timeouts.connect_s,
+            start_timeout_s=entry.start_timeout_s,
+            loads_on_request=loads_on_request(entry),
         )
         self._monitors[entry.name].adjust(interval_s=entry.health_interval_s)
         self.probers[entry.name].adjust(quarantine_max_s=settings.admission.quarantine_max_s)

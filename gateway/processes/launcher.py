@@ -59,7 +59,7 @@ class Launcher:
     ) -> None:
         self.command = command
         self.api_key = secrets.token_urlsafe(32)
-        self._environment = child_environment(environ, command.environment, self.api_key)
+        self._environ = environ
         self._pick_port = pick_port
         self._port = pick_port()
         self._knows_cache_ram: bool | None = None
@@ -72,6 +72,12 @@ class Launcher:
         """The address where the last process listened, or where the first one will listen."""
         return _url(self._port)
 
+    def change_command(self, command: LlamaCommand) -> None:
+        """Launch this command from now on. It may be another program, whose options are not known yet."""
+        if command.command != self.command.command:
+            self._knows_cache_ram = None
+        self.command = command
+
     async def launch(self, on_line: Callable[[str], None]) -> LaunchedProcess:
         """Start a process and call `on_line` with each line of its output. Raises OSError."""
         cache = await self._may_limit_cache()
@@ -79,6 +85,10 @@ class Launcher:
         output = ChildOutput(on_line, (self.api_key,))
         child = await Child.start(self.command.arguments(port, cache), self._environment, output)
         return LaunchedProcess(child, port, self.api_key, output)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return child_environment(self._environ, self.command.environment, self.api_key)
 
     def _next_port(self) -> int:
         """Return the last port, or another one if another program listens on the last port now."""

@@ -60,7 +60,9 @@ class LlamaProcess:
         pick_port: Callable[[], int] = free_port,
     ) -> None:
         """`waits_for_requests`: requests load it, so there is no second attempt after a lasting failure."""
-        self._command = command
+        self.command = command
+        """The command of the process that runs, or of the next one if none runs."""
+        self._next_command = command
         self._launcher = Launcher(command, environ, pick_port)
         self._policy = RestartPolicy(limits)
         self._waits_for_requests = waits_for_requests
@@ -89,7 +91,7 @@ class LlamaProcess:
 
     @property
     def name(self) -> str:
-        return self._command.name
+        return self.command.name
 
     @property
     def state(self) -> ProcessState:
@@ -123,6 +125,18 @@ class LlamaProcess:
     def has_failed(self) -> bool:
         """True if it was given up and has not been ready since."""
         return self._policy.has_failed
+
+    @property
+    def takes_next_command(self) -> bool:
+        """True while no process runs, or is about to."""
+        return self._state in {ProcessState.STOPPED, ProcessState.GIVEN_UP, ProcessState.BACKOFF}
+
+    def change_command(self, command: LlamaCommand, *, waits_for_requests: bool) -> None:
+        """Use this command for the next process."""
+        self._next_command = command
+        self._waits_for_requests = waits_for_requests
+        if self.takes_next_command:
+            self._take_next_command()
 
     def start(self) -> None:
         """Start it, from STOPPED or GIVEN_UP, and restart it when it dies. Needs a running loop."""
@@ -195,6 +209,7 @@ class LlamaProcess:
 
     async def _one_process(self) -> ProcessFailure:
         """Run one process from its start until it has been reaped."""
+        self._take_next_command()
         self._policy.started(self._clock())
         self._restart_reason = None
         try:
@@ -204,7 +219,7 @@ class LlamaProcess:
         self._launched = launched
         try:
             self._move(ProcessEvent.SPAWNED)
-            reason = await launched.until_ready(self._command.start_timeout_s)
+            reason = await launched.until_ready(self.command.start_timeout_s)
             ready, end = reason is None, launched.child.exit
             if reason is None:
                 self._became_ready()
@@ -221,6 +236,12 @@ class LlamaProcess:
             return failure_before_ready(self._restart_reason or reason, end, launched.output.tail)
         return ProcessFailure(self._restart_reason or reason, launched.output.tail)
 
+    def _take_next_command(self) -> None:
+        if self._next_command.command != self.command.command:
+            self.kv_unified = kv_unified_from_command(self._next_command.command)
+        self.command = self._next_command
+        self._launcher.change_command(self.command)
+
     def _became_ready(self) -> None:
         self._policy.became_ready()
         self._failure = None
@@ -234,6 +255,8 @@ class LlamaProcess:
 
     def _move(self, event: ProcessEvent) -> None:
         self._state = next_state(self._state, event)
+        if self.takes_next_command:
+            self._take_next_command()
         log.info("llama-server", backend=self.name, state=self._state.value, pid=self.pid, url=self.url)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -48,22 +48,32 @@ class Loader:
         """`cancel_requests` ends the running requests of one backend with an error."""
         self._fleet = fleet
         self._cancel_requests = cancel_requests
-        self._processes = {process.name: process for process in processes}
-        self._entries = {entry.name: entry for entry in settings.backends if entry.name in self._processes}
-        self._groups = {group.name: group for group in settings.groups}
-        self._room = {group.name: group.max_loaded for group in settings.groups}
         self._load_s: dict[str, float] = {}
         """Name of a process -> seconds that its last load took."""
-        self._longest_wait_s = settings.timeouts.total_s
-        """The longest wait for a place that does not time out. A running request can take this long."""
-        self._patience_s = settings.server.shutdown_grace_s
         self._loop = asyncio.get_running_loop()
         self._residences: dict[str, tuple[Residence, float]] = {}
         self._orders: dict[str, tuple[LoadOrder, float]] = {}
         self._running = False
         self._look_is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._loads_on_request = any(fleet.backends[name].loads_on_request for name in self._entries)
+        self.configure(settings, processes)
+
+    def configure(self, settings: Settings, processes: Iterable[LlamaProcess]) -> None:
+        """Use these settings, and load and unload these processes. Their backends are in the fleet."""
+        self._processes = {process.name: process for process in processes}
+        self._entries = {entry.name: entry for entry in settings.backends if entry.name in self._processes}
+        self._groups = {group.name: group for group in settings.groups}
+        self._room = {group.name: group.max_loaded for group in settings.groups}
+        self._longest_wait_s = settings.timeouts.total_s
+        """The longest wait for a place that does not time out. A running request can take this long."""
+        self._patience_s = settings.server.shutdown_grace_s
+        self._loads_on_request = any(self._fleet.backends[name].loads_on_request for name in self._entries)
+        self.changed()
+
+    def load_new(self, name: str) -> None:
+        """Load the process of a new backend that is loaded with the gateway."""
+        self._orders[name] = (LoadOrder.LOAD, self._loop.time())
+        self.changed()
 
     def __repr__(self) -> str:
         residences = ", ".join(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 from slotgate.gateway.backends.backend import Backend
@@ -26,10 +27,19 @@ __all__ = ["ManagedProcesses"]
 class ManagedProcesses:
     """`async with processes:` starts them, without waiting until they are ready, and stops them."""
 
-    def __init__(self, processes: Iterable[LlamaProcess], on_demand: Iterable[str] = ()) -> None:
-        """The processes named in `on_demand` are not started by `async with`."""
+    def __init__(
+        self,
+        processes: Iterable[LlamaProcess],
+        on_demand: Iterable[str] = (),
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """The processes named in `on_demand` are not started by `async with`.
+
+        `environ` is the environment of processes that `adjust` adds.
+        """
         self._on_demand = frozenset(on_demand)
         self._processes = {process.name: process for process in processes}
+        self._environ = environ
 
     def __repr__(self) -> str:
         return f"<ManagedProcesses {list(self._processes.values())!r}>"
@@ -41,11 +51,28 @@ class ManagedProcesses:
     def of(cls, settings: Settings, environ: Mapping[str, str]) -> Self:
         """Make one process for each backend with a command."""
         own = [backend for backend in settings.backends if backend.command]
-        processes = [
-            LlamaProcess(_command(backend, settings), environ, waits_for_requests=loads_on_request(backend))
-            for backend in own
-        ]
-        return cls(processes, (backend.name for backend in own if backend.load == "demand"))
+        processes = [_process(backend, settings, environ) for backend in own]
+        return cls(processes, (backend.name for backend in own if backend.load == "demand"), environ)
+
+    def __getitem__(self, name: str) -> LlamaProcess:
+        return self._processes[name]
+
+    def adjust(self, settings: Settings) -> list[LlamaProcess]:
+        """Give each process its command for the next load. Return the processes of new backends.
+
+        They are not started.
+        """
+        added = []
+        for backend in settings.backends:
+            process = self._processes.get(backend.name)
+            if process is not None and backend.command:
+                process.change_command(
+                    _command(backend, settings), waits_for_requests=loads_on_request(backend)
+                )
+            elif backend.command:
+                added.append(_process(backend, settings, self._environ))
+        self._processes |= {process.name: process for process in added}
+        return added
 
     async def __aenter__(self) -> Self:
         for process in self:
@@ -58,21 +85,22 @@ class ManagedProcesses:
 
     def located(self, settings: Settings) -> Settings:
         """Return the settings with a URL and the name of a key in the place of each command."""
-        backends = tuple(self._located(backend) for backend in settings.backends)
+        backends = tuple(self.locate(backend) for backend in settings.backends)
         return settings.model_copy(update={"backends": backends})
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return `environ` and the keys of the processes, under the names that `located` gives them."""
         return dict(environ) | {_variable(process.name): process.api_key for process in self}
 
-    def report_to(self, backends: Mapping[str, Backend]) -> None:
-        """Tell each backend the state of its process, now and after every change."""
-        for process in self:
+    def report_to(self, backends: Mapping[str, Backend], names: Iterable[str] | None = None) -> None:
+        """Tell each backend the state of its process, now and after every change. `names`: only these."""
+        for process in self if names is None else [self._processes[name] for name in names]:
             report = partial(_report, backends[process.name])
             process.on_change.append(report)
             report(process)
 
-    def _located(self, backend: BackendSettings) -> BackendSettings:
+    def locate(self, backend: BackendSettings) -> BackendSettings:
+        """Return a backend with a URL and the name of a key in the place of its command."""
         process = self._processes.get(backend.name)
         if process is None:
             return backend
@@ -88,6 +116,11 @@ def _report(backend: Backend, process: LlamaProcess) -> None:
     elif failure and process.state in (ProcessState.STOPPING, ProcessState.STOPPED):
         failure = f"failed when it was loaded last: {failure}"
     backend.process_changed(process.state, url=process.url, failure=failure, kv_unified=process.kv_unified)
+
+
+def _process(backend: BackendSettings, settings: Settings, environ: Mapping[str, str]) -> LlamaProcess:
+    command = _command(backend, settings)
+    return LlamaProcess(command, environ, waits_for_requests=loads_on_request(backend))
 
 
 def _command(backend: BackendSettings, settings: Settings) -> LlamaCommand:

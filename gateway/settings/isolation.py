@@ -6,7 +6,7 @@ other program uses it. So isolation needs llama-servers that the gateway starts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from slotgate.gateway.settings.document import Settings
 from slotgate.gateway.settings.faults import Finding, SettingsError, SettingsFault
@@ -47,9 +47,12 @@ def isolation_findings(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def check_isolation_goes_on(run: Settings, wanted: Settings) -> None:
-    """Raise `SettingsError` if `wanted` needs isolation on a process that was started without it by `run`."""
-    missing = sorted(isolating(wanted) - isolating(run))
+def check_isolation_goes_on(unable: Set[str], wanted: Settings) -> None:
+    """Raise `SettingsError` if `wanted` needs isolation on backends that were made without it.
+
+    `unable` are the names of these backends.
+    """
+    missing = sorted(isolating(wanted) & unable)
     if missing:
         message = f"needs a new process of {', '.join(missing)}: restart slotgate"
         faults = [

@@ -58,7 +58,7 @@ async def test_new_keys_and_limits_take_effect() -> None:
             file.settings = settings_for(fu.url, server=SERVER, tenant=tenants("b", requests_per_minute=1))
             assert await reloaded(gateway) == (
                 200,
-                {"reloaded": True, "needs_restart": [], "revoked": 0},
+                {"reloaded": True, "needs_restart": [], "next_load": [], "revoked": 0},
             )
             statuses = [(await ask(gateway.url, key, stream=False)).status for key in (A, B, B)]
             assert statuses == [401, 200, 429]

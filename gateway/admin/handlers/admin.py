@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
@@ -114,5 +115,5 @@ class Reload:
             report = await self._reload()
         except SettingsError as error:
             raise ClientError("invalid_configuration", str(error), status=400) from error
-        done = {"reloaded": True, "needs_restart": report.needs_restart, "revoked": report.revoked}
+        done = {"reloaded": True, **asdict(report)}
         await send_json(send, 200, done)

@@ -62,7 +62,15 @@ def test_each_path_and_each_request_has_its_own_head() -> None:
 def test_a_changed_key_replaces_the_old_one_at_once() -> None:
     def work(backend: Backend) -> None:
         assert b"Bearer secret" in backend.stream_request(CHAT, BODY, []).head
-        backend.adjust(api_key="other", slots=None, shared=False, kv_unified=None, connect_timeout_s=1.0)
+        backend.adjust(
+            api_key="other",
+            slots=None,
+            shared=False,
+            kv_unified=None,
+            connect_timeout_s=1.0,
+            start_timeout_s=1.0,
+            loads_on_request=False,
+        )
         head = backend.stream_request(CHAT, BODY, []).head
         assert (b"Bearer other" in head, b"secret" in head) == (True, False)
 

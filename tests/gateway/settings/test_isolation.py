@@ -72,10 +72,10 @@ def test_only_backends_of_isolated_tenants_have_to_isolate() -> None:
 
 def test_a_reload_cannot_add_isolation_to_running_processes() -> None:
     without, with_it = settings(tenant(False)), settings(tenant(models=["m"]))
-    check_isolation_goes_on(with_it, with_it)
-    check_isolation_goes_on(with_it, without)
+    check_isolation_goes_on(frozenset(), with_it)
+    check_isolation_goes_on({"own"}, without)
     with pytest.raises(SettingsError, match=r'tenant "a".isolate_cache: needs a new process of own'):
-        check_isolation_goes_on(without, with_it)
+        check_isolation_goes_on({"own"}, with_it)
 
 
 @pytest.mark.parametrize(
