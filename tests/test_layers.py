@@ -89,6 +89,7 @@ THIRD_PARTIES = {
         "slotgate.gateway.testing.cassette.listening",
         "slotgate.gateway.testing.ci.run",
         "slotgate.gateway.app.serve",
+        "slotgate.gateway.backends.local_command",
         "slotgate.gateway.upstream.transport",
     },
 }

@@ -4,20 +4,23 @@ llama-server does not say over HTTP if its slots share one context, but its comm
 command of every process, and of those of the same user also the sockets and the environment. Where anything
 is missing (another system, another user, a container), nothing is found.
 
-The search reads files of every process. `command_of_listener` therefore runs it in a thread, and only if
-another process of this machine listens on the port.
+Most machines run no llama-server, which the names of their processes show in a moment. Only if one has such a
+name, a thread reads the tables of sockets, which can be long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+import uvloop
 
 __all__ = ["LocalCommand", "command_of_listener", "local_port"]
 
@@ -46,18 +49,31 @@ def local_port(url: str) -> int | None:
 
 
 async def command_of_listener(port: int, proc: Path = PROC) -> LocalCommand | None:
-    """Return the command of the llama-server that listens on this TCP port, or None."""
+    """Return the command of the llama-server that listens on this TCP port, or None.
+
+    Only on uvloop: another event loop may use another network.
+    """
+    if not isinstance(asyncio.get_running_loop(), uvloop.Loop):
+        return None
+    candidates = _candidates(proc)
+    return await asyncio.to_thread(_listener_of, candidates, port, proc) if candidates else None
+
+
+def _candidates(proc: Path) -> list[Path]:
+    """Return the processes that are llama-servers by their names."""
+    found = []
+    for name in os.listdir(proc) if proc.exists() else ():
+        with suppress(OSError):  # it has ended
+            if name.isdigit() and "llama" in (proc / name / "comm").read_text():
+                found.append(proc / name)
+    return found
+
+
+def _listener_of(candidates: list[Path], port: int, proc: Path) -> LocalCommand | None:
     sockets = set(_sockets(port, proc))
-    with suppress(OSError):
-        if not sockets or _has_one_of(proc / "self", sockets):
-            return None
-    return await asyncio.to_thread(_command_with, sockets, proc)
-
-
-def _command_with(sockets: set[str], proc: Path) -> LocalCommand | None:
-    for process in proc.glob("[0-9]*"):
+    for process in candidates:
         with suppress(OSError):  # it has ended, or belongs to another user
-            if "llama" in (process / "comm").read_text() and _has_one_of(process, sockets):
+            if sockets and _has_one_of(process, sockets):
                 return LocalCommand(tuple(_texts(process / "cmdline")), _options(process))
     return None
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.client import read_stream
 from tests.support.connection import ReceivedRequest
-from tests.support.gateway import CHAT, ask, chat, error_in, running_gateway, settings_for, text_of
+from tests.support.gateway import CHAT, Gateway, ask, chat, error_in, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import DONE, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Rst, Script, Sleep, Write, stream
@@ -28,12 +28,17 @@ def two(first: Script) -> tuple[ScriptedUpstream, ScriptedUpstream]:
     return ScriptedUpstream(scripts={CHAT: first}, llama=LlamaLike(8)), ScriptedUpstream(llama=LlamaLike(2))
 
 
+async def both_are_ready(gateway: Gateway) -> None:
+    await gateway.until(lambda: all(b.pool.admitting for b in gateway.fleet.backends.values()))
+
+
 @pytest.mark.parametrize("end", ["RST", "error"])
 async def test_scenario_077_a_request_whose_work_has_begun_is_never_sent_again(end: str) -> None:
     loading = b"data: " + error_body(503, "Loading model", "unavailable_error") + b"\n\n"
     script: Script = [Write(H + chunked(T("A"))), Rst()] if end == "RST" else stream(T("A"), loading)
     first, second = two(script)
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await both_are_ready(gateway)
         frames = await read_stream(gateway.url, CHAT, chat())
     assert text_of(frames) == "A"
     assert error_in(frames)
@@ -57,6 +62,7 @@ async def test_scenario_078_an_answer_is_an_answer_and_a_lost_one_may_have_been_
 ) -> None:
     first, second = two(script)
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
+        await both_are_ready(gateway)
         got = await ask(gateway.url, stream=streaming)
     assert got.status == status
     assert got.error
@@ -69,7 +75,7 @@ async def test_scenario_078_an_answer_is_an_answer_and_a_lost_one_may_have_been_
 async def test_scenario_078_a_refused_connection_is_tried_once_more_elsewhere(*, streaming: bool) -> None:
     first, second = two([])
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
-        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        await both_are_ready(gateway)
         first.stop_listening()
         got = await ask(gateway.url, stream=streaming)
     assert got.status == 200
@@ -80,7 +86,7 @@ async def test_scenario_078_a_refused_connection_is_tried_once_more_elsewhere(*,
 async def test_scenario_078_two_refused_connections_are_the_end_of_it(*, streaming: bool) -> None:
     first, second = two([])
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
-        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        await both_are_ready(gateway)
         first.stop_listening()
         second.stop_listening()
         got = await ask(gateway.url, stream=streaming)
@@ -132,7 +138,7 @@ async def test_a_backend_that_always_says_loading_is_503_after_the_second_time(*
 async def test_a_loading_backend_is_left_for_one_that_is_ready(*, streaming: bool) -> None:
     first, second = two([Write(LOADING)])
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
-        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        await both_are_ready(gateway)
         first.llama.loading = True
         got = await ask(gateway.url, stream=streaming)
     assert got.status == 200
@@ -193,7 +199,7 @@ async def test_request_that_ends_a_backend_at_once_is_not_given_to_the_next() ->
 
     first.scripts[CHAT] = die
     async with first, second, running_gateway(settings_for(first.url, second.url)) as gateway:
-        await gateway.until(lambda: all(b.pool.total for b in gateway.fleet.backends.values()))
+        await both_are_ready(gateway)
         assert (await ask(gateway.url, stream=False)).status == 200
         got = await ask(gateway.url, stream=False)
         assert (got.status, got.error["code"]) == (502, "upstream_truncated")

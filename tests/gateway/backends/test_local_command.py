@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from slotgate.gateway.backends.local_command import command_of_listener, local_port
 
@@ -27,7 +27,7 @@ def machine(proc: Path, *, comm: str = "llama-server", state: str = "0A") -> Pat
 
 
 def test_the_listener_is_found_with_its_options_and_nothing_else(tmp_path: Path) -> None:
-    found = asyncio.run(command_of_listener(8081, machine(tmp_path)))
+    found = uvloop.run(command_of_listener(8081, machine(tmp_path)))
     assert found is not None
     assert found.words == ("llama-server", "-m", "a.gguf", "-c", "8192")
     assert found.environ == {"LLAMA_ARG_N_PARALLEL": "2"}
@@ -40,11 +40,11 @@ def test_the_listener_is_found_with_its_options_and_nothing_else(tmp_path: Path)
 def test_other_ports_programs_and_connections_are_not_taken_for_it(
     tmp_path: Path, port: int, comm: str, state: str
 ) -> None:
-    assert asyncio.run(command_of_listener(port, machine(tmp_path, comm=comm, state=state))) is None
+    assert uvloop.run(command_of_listener(port, machine(tmp_path, comm=comm, state=state))) is None
 
 
 def test_machine_without_proc_shows_nothing(tmp_path: Path) -> None:
-    assert asyncio.run(command_of_listener(8081, tmp_path)) is None
+    assert uvloop.run(command_of_listener(8081, tmp_path)) is None
 
 
 @pytest.mark.parametrize(
