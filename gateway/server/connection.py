@@ -26,21 +26,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
-import structlog
 from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
+from slotgate.gateway.http.errors import CapacityError, GatewayError
 from slotgate.gateway.server.chunk_writer import ChunkWriter
+from slotgate.gateway.server.client_output import ClientOutput
 from slotgate.gateway.server.connection_registry import Admittance, ConnectionRegistry
-from slotgate.gateway.server.expectation import closing_if_early
-from slotgate.gateway.server.http10 import close_delimited
+from slotgate.gateway.server.refusals import header_timeout, parser_stopped, too_much_ahead
 from slotgate.gateway.server.request_head import (
     check_framing,
     check_size,
@@ -65,7 +63,6 @@ MAX_PIPELINED = 16
 """The number of requests of one connection that may wait for the answer to the one before."""
 MAX_AHEAD_BYTES = 64 * 1024
 """The number of bytes that are kept while an answer is under way."""
-log = structlog.stdlib.get_logger(__name__)
 
 
 class ConnectionPhase(Enum):
@@ -77,15 +74,6 @@ class ConnectionPhase(Enum):
     LEAVING = "leaving"
 
 
-@dataclass(frozen=True, slots=True)
-class CycleTransport:
-    """The transport as uvicorn's request cycle sees it. Only the connection itself closes the real one."""
-
-    write: Callable[[bytes], None]
-    is_closing: Callable[[], bool]
-    close: Callable[[], None]
-
-
 class ClientConnection(HttpToolsProtocol):
     def __init__(self, config: Config, connections: ConnectionRegistry) -> None:
         super().__init__(config, connections, app_state={})
@@ -95,6 +83,8 @@ class ClientConnection(HttpToolsProtocol):
         self._limits = connections.settings
         self._timer: asyncio.TimerHandle | None = None
         """Ends the phase."""
+        self._output: ClientOutput
+        """Writes the answers. Set once the connection is made."""
         self._refusal: GatewayError | None = None
         """The answer to anything that comes, if the connection is beyond the limit."""
         self._ahead = bytearray()
@@ -107,14 +97,13 @@ class ClientConnection(HttpToolsProtocol):
         """The head without its wish to upgrade."""
 
         # Per request that is being answered.
-        self.writer: ChunkWriter | None = None
-        """The direct writer of the last request that had one."""
         self._running: RequestResponseCycle | None = None
         """The request itself. The requests after it are in uvicorn's `pipeline`."""
-        self._head_due = False
-        """True until the head of the answer (or a 100 Continue) is written."""
-        self._head = b""
-        """The head of the answer, while it waits to be sent together with the first bytes of the body."""
+
+    @property
+    def writer(self) -> ChunkWriter | None:
+        """The direct writer of the answer that is under way."""
+        return self._output.writer
 
     def __repr__(self) -> str:
         behind = f"{len(self.pipeline)} pipelined, {len(self._ahead)} bytes ahead"
@@ -125,6 +114,7 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """uvicorn has no limit of connections: its `limit_concurrency` refuses requests, by either number."""
         super().connection_made(transport)
+        self._output = ClientOutput(transport, self.flow, self.loop)
         admittance = self._registry.opened()
         if admittance is Admittance.SERVED:
             self._rest(self._limits.header_timeout_s)
@@ -145,7 +135,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """The client counts as gone now. The transport closes by itself, but only when all bytes are sent."""
-        self._flush_head()
+        self._output.flush()
         self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self._client_gone()
 
@@ -160,7 +150,7 @@ class ClientConnection(HttpToolsProtocol):
         else:
             self._ahead += data
             if len(self._ahead) > MAX_AHEAD_BYTES:
-                self._refuse(_too_much_ahead())
+                self._refuse(too_much_ahead())
 
     def shutdown(self) -> None:
         """uvicorn treats a connection on which a head is just arriving as idle, and closes it."""
@@ -179,7 +169,7 @@ class ClientConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._feed(self._plain_head + data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse(_reason(error))
+            self._refuse(parser_stopped(error))
         else:
             if self._silent_bytes > self._limits.max_header_bytes:
                 self._refuse(too_large(self._limits.max_header_bytes))
@@ -208,7 +198,7 @@ class ClientConnection(HttpToolsProtocol):
             return
         check_target(self.url)
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise _too_much_ahead()
+            raise too_much_ahead()
         self._enter(ConnectionPhase.ANSWERING)
         super().on_headers_complete()
         self.headers = []  # trailers may follow, and uvicorn would add them to the request's headers
@@ -232,49 +222,17 @@ class ClientConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if cycle.waiting_for_100_continue:
-            app = cast("ASGI3Application", closing_if_early(cast("ASGIApp", app), cycle))
-        self._head_due = True
-        transport = CycleTransport(self._write_answer, self._is_leaving, self._answered_last)
-        cycle.transport = cast("asyncio.Transport", transport)
-        if cycle.scope["http_version"] in ("0.9", "1.0"):
-            app = cast("ASGI3Application", close_delimited(cast("ASGIApp", app), cycle))
-        else:
-            extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
-            writer = ChunkWriter(cycle, self.flow, self.transport.write)
-            self.writer = extensions["slotgate.write"] = writer
-        super()._start_asgi_task(cycle, app)
-
-    def _write_answer(self, data: bytes) -> None:
-        """uvicorn writes a head alone. Here it waits for the bytes that follow in the same turn of the event
-        loop.
-
-        So the client wakes up once. A 100 Continue comes before the head and waits in its place. Code that
-        closes the connection, or writes to the transport itself, has to call `_flush_head` first. The next
-        request does not begin before the next turn.
-        """
-        if self._head_due:
-            self._head_due = False
-            self._head = data
-            self.loop.call_soon(self._flush_head)
-        elif self._head:
-            head, self._head = self._head, b""
-            self.transport.writelines((head, data))
-        else:
-            self.transport.write(data)
-
-    def _flush_head(self) -> None:
-        """Write the head if no other bytes have followed it yet."""
-        head, self._head = self._head, b""
-        if head and not self.transport.is_closing():
-            self.transport.write(head)
+        answering = self._output.begin(
+            cycle, cast("ASGIApp", app), is_closing=self._is_leaving, close=self._answered_last
+        )
+        super()._start_asgi_task(cycle, cast("ASGI3Application", answering))
 
     def on_response_complete(self) -> None:
         """uvicorn keeps idle connections for whole seconds only. If a request was answered before it had come
         as a whole, uvicorn reads the rest for as long as it comes."""
         self._registry.total_requests += 1
         answered, self._running = self._running, None
-        self._end_writer()
+        self._output.end()
         if answered is not None:
             answered.body = bytearray()  # uvicorn keeps the last request, and its body may not be read
         if self.phase is ConnectionPhase.LEAVING:
@@ -311,7 +269,7 @@ class ClientConnection(HttpToolsProtocol):
         answers that are under way are finished first; then the connection closes without an answer to the
         error.
         """
-        self._flush_head()
+        self._output.flush()
         running = self._running
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
@@ -334,33 +292,23 @@ class ClientConnection(HttpToolsProtocol):
             self._close()
 
     def _head_late(self) -> None:
-        message = f"the request's headers were not complete within {self._limits.header_timeout_s:g} s"
-        self._refuse(ClientError("header_timeout", message, status=408, kind="timeout_error"))
+        self._refuse(header_timeout(self._limits.header_timeout_s))
 
     def _client_gone(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.disconnected = True
             running.message_event.set()
-            self._judge_writer()
+            self._output.judge()
 
     def pause_writing(self) -> None:
         """uvicorn tells only tasks that wait in `send`."""
         super().pause_writing()
-        self._judge_writer()
+        self._output.judge()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._judge_writer()
-
-    def _judge_writer(self) -> None:
-        if self.writer is not None:
-            self.writer.judge()
-
-    def _end_writer(self) -> None:
-        writer, self.writer = self.writer, None
-        if writer is not None:
-            writer.end()
+        self._output.judge()
 
     def _forget_requests(self) -> None:
         """Let go of everything that refers back to this lost connection.
@@ -368,7 +316,7 @@ class ClientConnection(HttpToolsProtocol):
         Otherwise they would keep each other, and the bytes of a body that was not read, until the next run of
         the garbage collector. A request that still runs is kept by its task.
         """
-        self._end_writer()
+        self._output.end()
         self._plain_head = b""
         self.pipeline.clear()
         self.headers = []
@@ -396,14 +344,14 @@ class ClientConnection(HttpToolsProtocol):
 
         The kernel answers unread bytes with a reset, and a reset can overtake the answer (RFC 9112, 9.6).
         """
-        self._flush_head()
+        self._output.flush()
         self._enter(ConnectionPhase.LEAVING, LINGER_S, self._close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _close(self) -> None:
         """Close once all bytes are sent, or when that takes too long. uvicorn waits without a limit."""
-        self._flush_head()
+        self._output.flush()
         self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self.transport.close()
 
@@ -411,23 +359,3 @@ class ClientConnection(HttpToolsProtocol):
 def _whole(cycle: RequestResponseCycle | None) -> bool:
     """Return True if there is such a request and all of it has come."""
     return cycle is not None and not cycle.more_body
-
-
-def _reason(error: httptools.HttpParserError) -> GatewayError:
-    """Return the error for which the parser stopped.
-
-    A callback refused the request, or failed, or the bytes are not HTTP.
-    """
-    cause = error.__context__
-    if isinstance(cause, GatewayError):
-        return cause
-    if isinstance(error, httptools.HttpParserCallbackError):
-        log.error("internal error", exc_info=cause)
-        return GatewayError(500, "server_error", "internal_error", "the gateway failed to read the request")
-    return ClientError("invalid_request", f"the request is not valid HTTP/1.1: {error}")
-
-
-def _too_much_ahead() -> ClientError:
-    return ClientError(
-        "invalid_request", "too many bytes or requests were sent before the previous answer was complete"
-    )
