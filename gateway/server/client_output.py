@@ -1,4 +1,4 @@
-"""The way of answers to one client connection: the head together with the first bytes, and direct writes.
+"""The way of answers to one client connection: heads, direct writes, and the delivery of the last byte.
 
 uvicorn writes a head alone. Here it waits for the bytes that follow in the same turn of the event loop, so
 the client wakes up once. A 100 Continue comes before the head and waits in its place. Code that closes the
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from slotgate.gateway.server.answer_delivery import AnswerDelivery
 from slotgate.gateway.server.chunk_writer import ChunkWriter
 from slotgate.gateway.server.expectation import closing_if_early
 from slotgate.gateway.server.http10 import close_delimited
@@ -41,6 +42,8 @@ class ClientOutput:
     ) -> None:
         self.writer: ChunkWriter | None = None
         """The direct writer of the answer that is under way."""
+        self.delivery: AnswerDelivery | None = None
+        """The delivery of the answer that is under way."""
         self._transport = transport
         self._flow = flow
         self._loop = loop
@@ -65,9 +68,10 @@ class ClientOutput:
             app = closing_if_early(app, cycle)
         self._head_due = True
         cycle.transport = cast("asyncio.Transport", CycleTransport(self.write, is_closing, close))
+        extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
+        self.delivery = extensions["slotgate.delivery"] = AnswerDelivery(self._transport, self._loop)
         if cycle.scope["http_version"] in ("0.9", "1.0"):
             return close_delimited(app, cycle)
-        extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
         self.writer = extensions["slotgate.write"] = ChunkWriter(cycle, self._flow, self._transport.write)
         return app
 
@@ -94,8 +98,40 @@ class ClientOutput:
         if self.writer is not None:
             self.writer.judge()
 
-    def end(self) -> None:
-        """Forbid direct writes: the answer is complete, or the connection is lost."""
+    def paused(self) -> None:
+        """The client is behind."""
+        self.judge()
+        if self.delivery is not None:
+            self.delivery.paused()
+
+    def resumed(self) -> None:
+        """The client keeps up again."""
+        self.judge()
+        if self.delivery is not None:
+            self.delivery.resumed()
+
+    def complete(self, then: Callable[[], None]) -> None:
+        """The answer is complete. Call `then` once all of it is sent."""
+        self._end_writer()
+        self.flush()
+        if self.delivery is None:
+            then()
+        else:
+            self.delivery.written(then)
+
+    @property
+    def sending(self) -> bool:
+        """True while an answer is complete and bytes of it wait to be sent."""
+        return self.delivery is not None and self.delivery.sending
+
+    def lost(self) -> None:
+        """Nobody reads the answer any more."""
+        delivery, self.delivery = self.delivery, None
+        if delivery is not None:
+            delivery.lost()
+        self._end_writer()
+
+    def _end_writer(self) -> None:
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.end()

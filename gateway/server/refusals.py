@@ -5,9 +5,9 @@ from __future__ import annotations
 import httptools
 import structlog
 
-from slotgate.gateway.http.errors import ClientError, GatewayError
+from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
 
-__all__ = ["header_timeout", "parser_stopped", "too_much_ahead"]
+__all__ = ["header_timeout", "parser_stopped", "too_many_connections", "too_much_ahead"]
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -24,6 +24,11 @@ def parser_stopped(error: httptools.HttpParserError) -> GatewayError:
         log.error("internal error", exc_info=cause)
         return GatewayError(500, "server_error", "internal_error", "the gateway failed to read the request")
     return ClientError("invalid_request", f"the request is not valid HTTP/1.1: {error}")
+
+
+def too_many_connections() -> CapacityError:
+    message = "as many connections are in use as the gateway, or one address, may have"
+    return CapacityError(503, "too_many_connections", message)
 
 
 def too_much_ahead() -> ClientError:
