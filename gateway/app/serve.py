@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 import uvloop
 
+from slotgate.gateway.app.allocator import give_back_large_blocks
 from slotgate.gateway.app.application import RESERVED_PATHS
 from slotgate.gateway.app.composition import Composition, RequestObserver
 from slotgate.gateway.app.reload import LiveGateway, Load
@@ -58,6 +59,7 @@ def serve(
     Raises the exceptions of `hooks.started`.
     """
     configure_logging()
+    give_back_large_blocks()
     try:
         uvloop.run(
             _serve(

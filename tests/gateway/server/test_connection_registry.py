@@ -41,7 +41,7 @@ class FakeConnection:
             return False
         self.open = False
         self._registry.used(self)
-        self._registry.connections.discard(self)  # type: ignore[arg-type]
+        self._registry.connections.discard(self)
         self._registry.closed(self)
         return True
 
