@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope
 
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.json_bodies import JsonBodyCodec
-from slotgate.gateway.api.prompt_size import PromptSize, measured
+from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity, headers_of
 from slotgate.gateway.http.multipart import Form, boundary_of
@@ -60,7 +60,9 @@ class RequestReader:
             )
             members = await self._bodies.parse(body)
             parameters = RequestParameters.from_members(members, endpoint.body_format)
-            return ParsedRequest(parameters, members, body, len(body), measured(members, body))
+            return ParsedRequest(
+                parameters, members, body, len(body), await self._bodies.measure(members, body)
+            )
         content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
         try:
