@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.server.connection import ClientConnection
 from tests.support.answer import exchange
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
@@ -49,6 +52,17 @@ async def arriving(gateway: Gateway, path: str, name: str, size: int, sent: int)
         start = b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n"
     await client.send(head_of(path, name, size) + start + b"x" * (sent - len(start)))
     return client
+
+
+def with_small_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel take little of an answer that is not read."""
+    made = ClientConnection.connection_made
+
+    def made_small(protocol: ClientConnection, transport: asyncio.Transport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(protocol, transport)
+
+    monkeypatch.setattr(ClientConnection, "connection_made", made_small)
 
 
 @pytest.mark.parametrize("path", SLOT_PATHS)
@@ -114,9 +128,27 @@ async def test_a_body_that_waits_gives_way_and_one_that_is_sent_does_not(*, stre
         assert bodies.held_by("a") > 40 * KIB, "the request that the backend works on keeps its body"
 
 
+async def test_a_body_that_is_being_sent_is_kept_and_the_newcomer_is_refused() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: []}, llama=LlamaLike(1))
+    async with fu, running_gateway(settings_for(fu.url, **TWO_TENANTS)) as gateway:
+        async with await gateway.client() as running:
+            await running.send(request_bytes("POST", CHAT, key("a"), json=chat("x" * 60 * KIB)))
+            await gateway.until(lambda: len(fu.generations) == 1)
+            refused = await exchange(
+                gateway.url, request_bytes("POST", CHAT, key("b"), json=chat("x" * 50 * KIB))
+            )
+            assert (refused.status, refused.header(b"x-slotgate-reason")) == (429, b"queue_full")
+            assert gateway.scheduler.leases == 1
+            assert gateway.parts.runtime.bodies.held_by("a") > 60 * KIB
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_counts_until_its_answer_is_read(*, stream: bool) -> None:
-    size = 8 * KIB * KIB
+@pytest.mark.parametrize("size", [200 * KIB, 2 * KIB * KIB], ids=["one piece", "many pieces"])
+async def test_a_request_counts_until_its_answer_is_read(
+    size: int, monkeypatch: pytest.MonkeyPatch, *, stream: bool
+) -> None:
+    with_small_send_buffers(monkeypatch)
     script: Script = [Write(answer(200, {"choices": [], "content": "x" * size})), Fin()]
     fu = ScriptedUpstream(scripts={CHAT: script}, llama=LlamaLike(4))
     given: dict[str, Any] = {
@@ -128,9 +160,11 @@ async def test_a_request_counts_until_its_answer_is_read(*, stream: bool) -> Non
             await client.send(request_bytes("POST", CHAT, key("a"), json=chat(stream=False)))
             await client.head()
             client.stop_reading()
-            await gateway.until(lambda: gateway.parts.runtime.buffers.drawn)
-            assert gateway.idle, "its slot is free"
+            await gateway.until(lambda: gateway.idle and fu.generations)
+            assert gateway.parts.runtime.concurrency.inside("a") == 1, "its slot is free, its place is not"
             assert (await ask(gateway.url, key("a"), stream=stream)).error["code"] == "tenant_concurrency"
             await gateway.until(lambda: gateway.parts.runtime.concurrency.inside("a") == 0)
+        outcomes = {line["outcome"] for line in gateway.log.of("request")}
+        assert outcomes == {"client_stalled", "error"}
         fu.scripts.clear()
         assert (await ask(gateway.url, key("a"), stream=stream)).status == 200

@@ -230,6 +230,7 @@ def ended(gateway: Gateway) -> list[str]:
     return [line["outcome"] for line in gateway.log.of("request")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WHOLE_PATHS)
 async def test_a_slow_client_that_never_pauses_gets_its_whole_answer(
     path: str, monkeypatch: pytest.MonkeyPatch
