@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
@@ -38,6 +37,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.server.chunk_writer import ChunkWriter
 from slotgate.gateway.server.client_output import ClientOutput
+from slotgate.gateway.server.connection_phase import ConnectionPhase
 from slotgate.gateway.server.connection_registry import Admittance, ConnectionRegistry
 from slotgate.gateway.server.refusals import (
     header_timeout,
@@ -57,7 +57,7 @@ from slotgate.gateway.server.request_head import (
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-__all__ = ["ClientConnection", "ConnectionPhase"]
+__all__ = ["ClientConnection"]
 
 LINGER_S = 5.0
 """Seconds for which the rest of a request is read and dropped after its answer, at most."""
@@ -69,15 +69,6 @@ MAX_PIPELINED = 16
 """The number of requests of one connection that may wait for the answer to the one before."""
 MAX_AHEAD_BYTES = 64 * 1024
 """The number of bytes that are kept while an answer is under way."""
-
-
-class ConnectionPhase(Enum):
-    IDLE = "idle"
-    HEAD = "head"
-    ANSWERING = "answering"
-    LAST = "last"
-    DISCARDING = "discarding"
-    LEAVING = "leaving"
 
 
 class ClientConnection(HttpToolsProtocol):

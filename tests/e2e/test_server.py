@@ -20,8 +20,8 @@ from slotgate.gateway.server.connection import (
     MAX_AHEAD_BYTES,
     MAX_PIPELINED,
     ClientConnection,
-    ConnectionPhase,
 )
+from slotgate.gateway.server.connection_phase import ConnectionPhase
 from slotgate.gateway.server.connection_registry import SPARE
 from slotgate.gateway.server.listener import Listener
 from tests.support.client import RawClient, request_bytes
