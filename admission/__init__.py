@@ -6,6 +6,8 @@ A request asks with a `Demand`, waits with a `Ticket`, works under a `Lease`. St
 
 from __future__ import annotations
 
+from slotgate.admission.body_budget import BodyBudget, HeldBody
+from slotgate.admission.concurrency import Concurrency
 from slotgate.admission.demand import Demand, Priority
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.lease import Lease, LeaseState, Outcome
@@ -18,7 +20,10 @@ from slotgate.admission.ticket import Ticket, TicketState
 
 __all__ = [
     "SETTLE_S",
+    "BodyBudget",
+    "Concurrency",
     "Demand",
+    "HeldBody",
     "Lease",
     "LeaseState",
     "Limiter",

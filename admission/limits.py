@@ -151,6 +151,12 @@ class TenantAccount:
             self.tokens.reserved += tokens
         return UsageReservation(self, tokens, of_day, self._limiter.day, began_at=now, bucket=self.tokens)
 
+    def check(self) -> None:
+        """Raises `Refused` if even the smallest request is one too many now. Takes nothing."""
+        now = self._limiter.clock()
+        self._of_day(1.0, 0.0)
+        _take_request(self.requests, now, check_only=True)
+
     def take_slot_free_request(self) -> None:
         """Count a request that needs no slot. Raises `Refused` if the bucket is empty."""
         _take_request(self.slot_free_requests, self._limiter.clock())
@@ -296,6 +302,16 @@ class Limiter:
         if account is None:
             return UsageReservation(None, 0.0, 0.0, self.day, began_at=0.0, bucket=None)
         return account.reserve(tokens, least)
+
+    def check(self, tenant: str) -> None:
+        """Look at the limits before the body of a request is read, when its size in tokens is not known.
+
+        Raises `Refused` if the tenant has used up its requests of a minute or its tokens of the day.
+        """
+        self._turn_the_day()
+        account = self._accounts.get(tenant)
+        if account is not None:
+            account.check()
 
     def take_slot_free_request(self, tenant: str) -> None:
         """Count a request that needs no slot. Raises `Refused` if there are too many in this minute."""

@@ -49,6 +49,7 @@ THIRD_PARTIES = {
     "click": {"slotgate.gateway.cli"},
     "httptools": {
         "slotgate.gateway.server.connection",
+        "slotgate.gateway.server.refusals",
         "slotgate.gateway.server.request_head",
         "slotgate.gateway.upstream.connection",
     },
@@ -78,6 +79,7 @@ THIRD_PARTIES = {
     "python_multipart": {"slotgate.gateway.http.multipart"},
     "pydantic_core": {"slotgate.gateway.settings"},
     "uvicorn": {
+        "slotgate.gateway.server.client_output",
         "slotgate.gateway.server.chunk_writer",
         "slotgate.gateway.server.connection_registry",
         "slotgate.gateway.server.expectation",

@@ -115,8 +115,13 @@ class Metrics:
         return generate_latest(self.registry)
 
     def observe(self, context: RequestContext) -> None:
-        """Count an ended request. Requests without a model (pages, health, status) are not counted."""
+        """Count an ended request. Requests without a model (pages, health, status) are not counted.
+
+        Of requests that were refused before their body was read, only the refusal is.
+        """
         if context.model is None or context.duration_s is None:
+            if context.code is not None and context.status in (429, 503):
+                self._count_failure(context)
             return
         model, tenant = context.model, context.tenant.name
         series = self._series.get((model, tenant)) or self._new_series(model, tenant)

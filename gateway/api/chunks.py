@@ -62,7 +62,7 @@ class Identity:
         chunk["model"] = self.model
 
 
-def encode(document: Chunk | list[Any]) -> bytes:
+def encode(document: object) -> bytes:
     """Return the JSON of a value from a backend.
 
     Raises `UpstreamError` if it cannot be written: orjson reads deeper nesting and bigger numbers than it

@@ -26,6 +26,7 @@ _URL_MEMBERS = ("url", "image_url", "file_data", "file_url", "video_url", "audio
 _MOST_HEAD = 128
 """Characters of a data URL in which its media type must end."""
 _NO_BASE64 = re.compile(r"[^A-Za-z0-9+/=_\r\n-]")
+_WINDOW = 1024 * 1024
 _PAYLOAD_LISTS = ("multimodal_data", "image_data")
 
 
@@ -71,11 +72,7 @@ class _Walk:
             return
         data = value.get("data")
         described = value.get("media_type") or value.get("mimeType") or value.get("format")
-        if (
-            isinstance(data, str)
-            and (described or value.get("type") == "base64")
-            and not _NO_BASE64.search(data)
-        ):
+        if isinstance(data, str) and (described or value.get("type") == "base64") and _is_base64(data):
             self._payload(data, str(described or ""))
         for name, inner in value.items():
             if name in _PAYLOAD_LISTS and isinstance(inner, list):
@@ -99,6 +96,12 @@ class _Walk:
             self.pictures += 1
 
 
+def _is_base64(text: str, start: int = 0) -> bool:
+    """Look at the text in windows: one search over all of it would hold the interpreter lock for long."""
+    starts = range(start, len(text), _WINDOW)
+    return not any(_NO_BASE64.search(text, at, at + _WINDOW) for at in starts)
+
+
 def _is_data_url(text: str) -> bool:
     """A URL with its payload in base64, as `data:image/png;base64,iVBORw0K` (RFC 2397), and no other text.
 
@@ -108,7 +111,7 @@ def _is_data_url(text: str) -> bool:
     if not text.startswith("data:"):
         return False
     head, comma, _ = text[:_MOST_HEAD].partition(";base64,")
-    return bool(comma) and " " not in head and "\n" not in head and not _NO_BASE64.search(text, len(head) + 8)
+    return bool(comma) and " " not in head and "\n" not in head and _is_base64(text, len(head) + 8)
 
 
 def _is_remote_picture(value: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from starlette.types import Receive, Scope
 
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.json_bodies import JsonBodyCodec
-from slotgate.gateway.api.prompt_size import PromptSize, measured
+from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity, headers_of
 from slotgate.gateway.http.multipart import Form, boundary_of
@@ -41,18 +42,33 @@ class RequestReader:
         self._settings = settings
         self._bodies = JsonBodyCodec()
 
-    async def read(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> ParsedRequest:
-        """Read and check the body. Raises `ClientError` if it is too big, too slow, malformed or wrong."""
+    async def read(
+        self,
+        endpoint: Endpoint,
+        scope: Scope,
+        receive: Receive,
+        on_piece: Callable[[int], None] = lambda _: None,
+    ) -> ParsedRequest:
+        """Read and check the body. Raises `ClientError` if it is too big, too slow, malformed or wrong.
+
+        `on_piece` is called with the size of each piece as it arrives, and may raise an error.
+        """
         max_bytes, timeout_s = self._settings.max_body_bytes, self._settings.body_timeout_s
         if not endpoint.multipart:
-            body = await read_body(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)
+            body = await read_body(
+                scope, receive, max_bytes=max_bytes, timeout_s=timeout_s, on_piece=on_piece
+            )
             members = await self._bodies.parse(body)
             parameters = RequestParameters.from_members(members, endpoint.body_format)
-            return ParsedRequest(parameters, members, body, len(body), measured(members, body))
+            return ParsedRequest(
+                parameters, members, body, len(body), await self._bodies.measure(members, body)
+            )
         content_type = headers_of(scope).get(b"content-type", b"")
         form = Form(boundary_of(content_type))
         try:
-            async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s):
+            async for piece in read_pieces(
+                scope, receive, max_bytes=max_bytes, timeout_s=timeout_s, on_piece=on_piece
+            ):
                 form.feed(piece)
             form.finish()
         finally:

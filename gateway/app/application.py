@@ -52,7 +52,7 @@ from slotgate.middleware import (
 )
 from slotgate.middleware.authentication import presented_keys
 
-__all__ = ["PUBLIC_PATHS", "build_app", "routes", "stack"]
+__all__ = ["PUBLIC_PATHS", "RESERVED_PATHS", "build_app", "routes", "stack"]
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 """Paths that need no key."""
@@ -60,6 +60,9 @@ START = "/"
 """Needs no key either. It redirects to the playground."""
 PLAYGROUND_ENDPOINT = "/v1/chat/completions"
 """The endpoint that the playground uses, at an operators' path."""
+
+RESERVED_PATHS = tuple(path.encode() for path in (*sorted(PUBLIC_PATHS), "/admin", "/metrics"))
+"""Paths that are served while all connections are in use: those of health checks and of operators."""
 
 Layer = Callable[[ASGIApp], ASGIApp]
 OPERATOR_PREFIXES = ("/admin", "/metrics")
@@ -176,7 +179,10 @@ def stack(settings: Settings, parts: Composition, identities: Identities) -> lis
     layers: list[Layer] = [RequestId]
     if (trace := parts.trace) is not None:
         layers.append(lambda app: Traced(app, trace, left_out=(*PUBLIC_PATHS, *OPERATOR_PREFIXES)))
-    layers.append(lambda app: AccessLog(app, parts.request_ended, parts.log_limiter))
+    stall_s = settings.streaming.client_stall_timeout_s
+    layers.append(
+        lambda app: AccessLog(app, parts.request_ended, parts.log_limiter, client_stall_timeout_s=stall_s)
+    )
     if server.cors_origins:
         layers.append(lambda app: Cors(app, server.cors_origins))
     layers.append(ErrorBoundary)

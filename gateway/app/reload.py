@@ -32,6 +32,7 @@ NEEDS_RESTART = (
     "server.header_timeout_s",
     "server.max_header_bytes",
     "server.max_connections",
+    "server.max_connections_per_address",
     "server.drain_delay_s",
     "server.shutdown_grace_s",
     "server.tls_cert",

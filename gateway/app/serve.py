@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import structlog
 import uvloop
 
+from slotgate.gateway.app.allocator import give_back_large_blocks
+from slotgate.gateway.app.application import RESERVED_PATHS
 from slotgate.gateway.app.composition import Composition, RequestObserver
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.auth.identity import identities_of
@@ -21,7 +23,7 @@ from slotgate.gateway.processes.managed_processes import ManagedProcesses
 from slotgate.gateway.server.listener import Listener, ListenError
 from slotgate.gateway.server.open_files import allow_connections
 from slotgate.gateway.server.signals import stop_signals
-from slotgate.gateway.settings import Settings, SettingsError
+from slotgate.gateway.settings import ServerSettings, Settings, SettingsError
 from slotgate.gateway.telemetry.logs import configure_logging
 from slotgate.gateway.telemetry.tracing import BeginTrace, traced
 from slotgate.gateway.usage import StoreFault, UsageLedger, open_ledger
@@ -57,7 +59,7 @@ def serve(
     Raises the exceptions of `hooks.started`.
     """
     configure_logging()
-    allow_connections(settings.server.max_connections)
+    give_back_large_blocks()
     try:
         uvloop.run(
             _serve(
@@ -73,6 +75,11 @@ def serve(
     return 0
 
 
+def _within_open_files(server: ServerSettings) -> ServerSettings:
+    """Return the settings with as many connections as this process may have open files for."""
+    return server.model_copy(update={"max_connections": allow_connections(server.max_connections)})
+
+
 async def _serve(
     settings: Settings, processes: ManagedProcesses, hooks: ServeHooks, load: Load | None
 ) -> None:
@@ -86,7 +93,7 @@ async def _serve(
             )
             async with assembled as (app, parts):
                 hangups = asyncio.get_running_loop().create_task(_reload_at_hangup(app, load))
-                server = Listener(app, settings.server)
+                server = Listener(app, _within_open_files(settings.server), reserve_for=RESERVED_PATHS)
                 await server.listen()
                 log.info("listening", url=server.url)
                 _relax_garbage_collector()

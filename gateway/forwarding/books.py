@@ -28,7 +28,7 @@ from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.errors import GatewayError, UpstreamAnswer, UpstreamError
 from slotgate.gateway.http.headers import Headers
 
-__all__ = ["BookEntry", "Charge", "charged", "slot_free_request"]
+__all__ = ["BookEntry", "Charge", "charged", "rate_headers", "slot_free_request"]
 
 
 class Charge(Enum):
@@ -95,9 +95,9 @@ def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimat
     try:
         reservation = limiter.reserve(tenant, estimate, entry.expected_prompt)
     except Refused as refused:
-        context.headers = _headers(limiter, tenant)
+        context.headers = rate_headers(limiter, tenant)
         raise refusal(refused) from refused
-    context.headers = _headers(limiter, tenant)
+    context.headers = rate_headers(limiter, tenant)
     if 0 < reservation.of_day < estimate:
         left = reservation.of_day - entry.expected_prompt
         entry.answer_limit = max(1, int(left / entry.usage.parts_expected))
@@ -136,7 +136,7 @@ def slot_free_request(limiter: Limiter, context: RequestContext) -> Iterator[Non
         raise
 
 
-def _headers(limiter: Limiter, tenant: str) -> Headers:
+def rate_headers(limiter: Limiter, tenant: str) -> Headers:
     """Return the rate-limit headers, which have OpenAI's names."""
     return [
         *_limit_headers(b"requests", limiter.requests_of(tenant)),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from slotgate.admission import Lease, Outcome, Ticket
 from slotgate.gateway.forwarding.attempts import with_retry
@@ -19,10 +19,10 @@ from slotgate.gateway.forwarding.in_flight import Progress
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.forwarding.runtime import Runtime
+from slotgate.gateway.forwarding.unread_answer import UnreadAnswer
 from slotgate.gateway.http.context import RequestContext
-from slotgate.gateway.http.disconnect import until_client_gone
+from slotgate.gateway.http.disconnect import abort_connection, until_client_gone
 from slotgate.gateway.http.errors import ClientGone, GatewayError
-from slotgate.gateway.http.replies import send_whole
 from slotgate.gateway.settings import Settings
 
 __all__ = ["BufferedAnswer"]
@@ -43,7 +43,7 @@ class BufferedAnswer:
         self._cancelled: GatewayError | None = None
         """The error that was given to `cancel`."""
 
-    async def serve(self, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request. Raises `GatewayError`, and `ClientGone` if the client left."""
         sent = False
         in_flight, key = self._runtime.in_flight, self._request.supersede_key
@@ -54,12 +54,16 @@ class BufferedAnswer:
             self._stop = watch.stop
             reply = await with_retry(self._runtime.retries, self._request, self._admitted, self._asked)
             self._stop = None
+            self._request.let_go_of_body()
             if self._cancelled is None:
-                content_type = (b"content-type", reply.content_type)
-                await send_whole(send, reply.status, [content_type], reply.body)
+                unread = UnreadAnswer(self._runtime.buffers, self._context.tenant.name, watch)
+                await unread.send(send, reply, within_s=self._settings.timeouts.total_s)
                 sent = True
         self._stop = None
-        if watch.gone and not sent:
+        if watch.stalled and not watch.gone and not sent:
+            self._context.outcome = "client_stalled"
+            await abort_connection(scope, receive)
+        if (watch.gone or watch.stalled) and not sent:
             raise ClientGone
         if self._cancelled is not None:
             raise self._take_cancellation()
@@ -86,7 +90,7 @@ class BufferedAnswer:
         context.queued_at = context.queued_at or loop.time()
         settled = asyncio.Event()
         ticket = self._ticket = submit(self._runtime.queue, demand, settled.set, before=self._ticket)
-        with owned(ticket, self._runtime.scheduler):
+        with owned(ticket, self._runtime.scheduler, self._request.held, self.cancel):
             await settled.wait()
         context.granted_at = loop.time()
         return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slotgate.admission import Demand, Lease
+from slotgate.admission import Demand, HeldBody, Lease
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import Dialect, FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
@@ -23,6 +23,8 @@ class PreparedRequest:
     endpoint: Endpoint
     body: Body
     """The body for the backend. It is empty once it is certain that it will not be sent again."""
+    held: HeldBody
+    """The place of the body in the budget of all bodies."""
     headers: Headers
     """The headers for the backend."""
     identity: Identity
@@ -60,6 +62,7 @@ class PreparedRequest:
     def let_go_of_body(self) -> None:
         """Free the body, because a part of the answer has come, and no other attempt follows then."""
         self.body = ()
+        self.held.release()
 
     def dialect(self) -> Dialect:
         return self.endpoint.dialect(self.identity, self.entry.usage, self.options)

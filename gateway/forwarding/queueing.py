@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from slotgate.admission import Demand, Lease, Outcome, Refusal, Refused, Scheduler, Ticket
+from slotgate.admission import Demand, HeldBody, Lease, Outcome, Refusal, Refused, Scheduler, Ticket
 from slotgate.gateway.forwarding.queue import AdmissionQueue
-from slotgate.gateway.http.errors import CapacityError
+from slotgate.gateway.http.errors import CapacityError, GatewayError
 
 __all__ = ["granted", "owned", "refusal", "submit"]
 
@@ -49,13 +49,17 @@ def refusal(refused: Refused) -> CapacityError:
 
 
 @contextmanager
-def owned(ticket: Ticket, scheduler: Scheduler) -> Iterator[None]:
-    """Take the ticket out of the queue if an exception leaves the block.
+def owned(
+    ticket: Ticket, scheduler: Scheduler, body: HeldBody, cancel: Callable[[GatewayError], None]
+) -> Iterator[None]:
+    """Wait in the block for the ticket to be settled.
 
-    A grant that came meanwhile is released.
+    If an exception leaves the block, leave the queue, and give back a grant that came at that moment.
+    `cancel` is called if the body has to give way to those of others.
     """
     try:
-        yield
+        with body.given_up_by(lambda refused: cancel(refusal(refused))):
+            yield
     except BaseException:
         scheduler.withdraw(ticket)
         if ticket.lease is not None:

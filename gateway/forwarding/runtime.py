@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from slotgate.admission import Limiter, QueueLimits, Scheduler, TenantLimits
+from slotgate.admission import BodyBudget, Concurrency, Limiter, QueueLimits, Scheduler, TenantLimits
 from slotgate.gateway.backends.answer_sizes import AnswerSizes
 from slotgate.gateway.backends.fleet import Fleet
 from slotgate.gateway.backends.prompt_sizes import PromptSizes
@@ -35,6 +35,8 @@ class Runtime:
         self.queue = AdmissionQueue(_queue_limits(settings), loop)
         self.scheduler: Scheduler = self.queue.scheduler
         self.limiter = Limiter(loop.time, lambda: datetime.now(UTC))
+        self.concurrency = Concurrency(loop.time)
+        self.bodies = BodyBudget(settings.admission.max_queue_bytes)
         self.in_flight = InFlight()
         self.mark = secrets.token_hex(8).encode()
         """Marks the requests that this gateway sends, so that it recognises them if they come back."""
@@ -79,9 +81,10 @@ class Runtime:
     def _configure(self, settings: Settings) -> None:
         self.scheduler.limits = _queue_limits(settings)
         self.scheduler.set_weights({tenant.name: tenant.weight for tenant in settings.tenants})
-        self.scheduler.set_concurrency(
-            {tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent}
-        )
+        self.concurrency.max_concurrent = {
+            tenant.name: tenant.max_concurrent for tenant in settings.tenants if tenant.max_concurrent
+        }
+        self.bodies.max_bytes = settings.admission.max_queue_bytes
         self.limiter.configure({tenant.name: _limits(tenant) for tenant in settings.tenants})
         self.tenants = tuple(tenant.name for tenant in settings.tenants)
         self.buffers.total_bytes = settings.streaming.stream_buffers_total_bytes

@@ -174,7 +174,8 @@ class StreamedAnswer:
         context.queued_at = context.queued_at or self._loop.time()
         self._relay = None  # the relay of the first attempt is over
         ticket = self._ticket = submit(self._runtime.queue, demand, out.wake, before=self._ticket)
-        with owned(ticket, self._runtime.scheduler), self._position_told(ticket, out):
+        scheduler, held = self._runtime.scheduler, self._request.held
+        with owned(ticket, scheduler, held, self.cancel), self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cancelled is not None:
                 raise self._take_cancellation()

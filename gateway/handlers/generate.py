@@ -1,6 +1,6 @@
 """The handler of every endpoint that takes a slot: from the body to the last frame.
 
-    read body -> check -> resolve model -> queue -> lease -> ask the backend -> relay -> end
+    limits -> read body -> check -> resolve model -> queue -> lease -> ask the backend -> relay -> end
 
 Streamed and buffered answers share all steps but the last two, which are in `forwarding/streamed.py` and
 `forwarding/buffered.py`. From the queue on, each runs under one disconnect watcher.
@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from slotgate.admission import Demand, Priority
+from slotgate.admission import Demand, HeldBody, Priority
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
@@ -30,10 +30,12 @@ from slotgate.gateway.backends.model_catalogue import ServedModel
 from slotgate.gateway.forwarding.books import BookEntry, charged
 from slotgate.gateway.forwarding.buffered import BufferedAnswer
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers, widest
+from slotgate.gateway.forwarding.entrance import arriving, entered
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.forwarding.streamed import StreamedAnswer
 from slotgate.gateway.http.context import RequestContext, TenantIdentity, context_of, headers_of
+from slotgate.gateway.http.delivery import until_delivered
 from slotgate.gateway.http.errors import ClientError
 from slotgate.gateway.settings import Settings
 
@@ -53,15 +55,22 @@ class Generate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
-        prepared = await self._prepare(
-            scope, context, await self._reader.read(self._endpoint, scope, receive)
-        )
+        with entered(self._runtime, context, scope) as body:
+            await self._serve(context, body, scope, receive, send)
+            await until_delivered(scope)
+
+    async def _serve(
+        self, context: RequestContext, body: HeldBody, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        parsed = await arriving(body, lambda grow: self._reader.read(self._endpoint, scope, receive, grow))
+        prepared = await self._prepare(scope, context, parsed, body)
+        del parsed
         try:
             with charged(self._runtime.limiter, context, prepared.entry, prepared.demand.cost):
                 if context.stream:
                     await StreamedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
                 else:
-                    await BufferedAnswer(self._settings, self._runtime, prepared).serve(receive, send)
+                    await BufferedAnswer(self._settings, self._runtime, prepared).serve(scope, receive, send)
         finally:
             self._learn(prepared)
 
@@ -74,7 +83,9 @@ class Generate:
             kind = demand.tenant, demand.endpoint, demand.model
             self._runtime.answer_sizes.note(kind, usage.completed // usage.parts_expected)
 
-    async def _prepare(self, scope: Scope, context: RequestContext, parsed: ParsedRequest) -> PreparedRequest:
+    async def _prepare(
+        self, scope: Scope, context: RequestContext, parsed: ParsedRequest, held: HeldBody
+    ) -> PreparedRequest:
         """Check the request against its model, and work out what to send and which slot to ask for."""
         request, tenant = parsed.parameters, context.tenant
         options = RequestOptions.from_headers(headers_of(scope))
@@ -89,6 +100,7 @@ class Generate:
             context=context,
             endpoint=self._endpoint,
             body=await self._reader.body_for_backend(parsed, tenant, model.upstream_name, added),
+            held=held,
             headers=upstream_headers(scope, context, stream=request.stream, content_type=parsed.content_type),
             identity=self._identity(request.model or model.name),
             demand=demand,

@@ -10,6 +10,7 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
+from slotgate.admission import HeldBody
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.request import AddedOptions
@@ -17,12 +18,13 @@ from slotgate.gateway.api.request_reader import RequestReader
 from slotgate.gateway.backends.backend import Backend, BackendState
 from slotgate.gateway.forwarding.books import slot_free_request
 from slotgate.gateway.forwarding.eligibility import check_served, upstream_headers
-from slotgate.gateway.forwarding.fetch import BufferedReply, fetch
+from slotgate.gateway.forwarding.entrance import arriving, body_held
+from slotgate.gateway.forwarding.fetch import fetch
 from slotgate.gateway.forwarding.runtime import Runtime
+from slotgate.gateway.forwarding.unread_answer import UnreadAnswer
 from slotgate.gateway.http.context import RequestContext, context_of
-from slotgate.gateway.http.disconnect import until_client_gone
+from slotgate.gateway.http.disconnect import abort_connection, until_client_gone
 from slotgate.gateway.http.errors import CapacityError, ClientGone
-from slotgate.gateway.http.replies import send_whole
 from slotgate.gateway.settings import Settings
 
 __all__ = ["WithoutSlot"]
@@ -35,17 +37,24 @@ class WithoutSlot:
         self._settings = settings
         self._limiter = runtime.limiter
         self._fleet = runtime.fleet
+        self._bodies = runtime.bodies
+        self._buffers = runtime.buffers
         self._endpoint = endpoint
         self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         context.path = self._endpoint.paths[0]
-        with slot_free_request(self._limiter, context):
-            await self._serve(context, scope, receive, send)
+        with (
+            slot_free_request(self._limiter, context),
+            body_held(self._bodies, context, scope) as body,
+        ):
+            await self._serve(context, body, scope, receive, send)
 
-    async def _serve(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-        parsed = await self._reader.read(self._endpoint, scope, receive)
+    async def _serve(
+        self, context: RequestContext, held: HeldBody, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        parsed = await arriving(held, lambda grow: self._reader.read(self._endpoint, scope, receive, grow))
         model = self._fleet.catalogue.resolve(parsed.parameters.model, context.tenant)
         context.model = model.name
         check_served(model.backends)
@@ -59,14 +68,19 @@ class WithoutSlot:
         )
         request = backend.whole_request(self._endpoint.upstream_path, body, upstream_headers(scope, context))
         context.asked_at = asyncio.get_running_loop().time()
-        reply: BufferedReply | None = None
-        with until_client_gone(receive):
-            reply = await fetch(backend, request, self._settings.timeouts)
-        if reply is None:
-            raise ClientGone
         identity = Identity("", int(time.time()), parsed.parameters.model or model.name)
-        reply = reply.rewritten(identity, self._endpoint.stamp, backend.scrubber(identity.model))
-        await send_whole(send, reply.status, [(b"content-type", reply.content_type)], reply.body)
+        sent = False
+        with until_client_gone(receive) as watch:
+            reply = await fetch(backend, request, self._settings.timeouts)
+            reply = reply.rewritten(identity, self._endpoint.stamp, backend.scrubber(identity.model))
+            unread = UnreadAnswer(self._buffers, context.tenant.name, watch)
+            await unread.send(send, reply, within_s=self._settings.timeouts.total_s)
+            sent = True
+        if not sent:
+            if watch.stalled and not watch.gone:
+                context.outcome = "client_stalled"
+                await abort_connection(scope, receive)
+            raise ClientGone
 
 
 def _least_busy(backends: list[Backend]) -> Backend | None:

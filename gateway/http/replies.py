@@ -1,4 +1,8 @@
-"""Send complete responses as raw ASGI messages."""
+"""Send complete responses as raw ASGI messages.
+
+A large body is sent in pieces. Each waits until the client has nearly caught up, so an answer that is not
+read stays in one place, and the sender knows how far its client is.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,21 @@ from slotgate.gateway.http.headers import Headers
 __all__ = ["send_error", "send_json", "send_whole"]
 
 _JSON = (b"content-type", b"application/json")
+PIECE_BYTES = 256 * 1024
+"""The size of the pieces. The server keeps one piece and its write buffer of 64 KiB at most."""
 
 
-async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes | memoryview) -> None:
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    if len(body) > PIECE_BYTES:
+        view = memoryview(body)
+        ends = range(PIECE_BYTES, len(body), PIECE_BYTES)
+        for end in ends:
+            await send(
+                {"type": "http.response.body", "body": view[end - PIECE_BYTES : end], "more_body": True}
+            )
+        body = view[ends[-1] :]
     await send({"type": "http.response.body", "body": body})
 
 

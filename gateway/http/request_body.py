@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from starlette.types import Receive, Scope
 
@@ -31,16 +31,35 @@ def with_members(document: bytes, members: Mapping[str, int]) -> Body:
     return (memoryview(document)[: document.rindex(b"}")], comma, added, b"}")
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float) -> bytes:
+async def read_body(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    on_piece: Callable[[int], None] = lambda _: None,
+) -> bytes:
     """Return the whole body. Raises the errors of `read_pieces`."""
-    pieces = [piece async for piece in read_pieces(scope, receive, max_bytes=max_bytes, timeout_s=timeout_s)]
+    pieces = [
+        piece
+        async for piece in read_pieces(
+            scope, receive, max_bytes=max_bytes, timeout_s=timeout_s, on_piece=on_piece
+        )
+    ]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def read_pieces(
-    scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    on_piece: Callable[[int], None] = lambda _: None,
 ) -> AsyncIterator[bytes]:
     """Yield the pieces of the body as they arrive, without copying.
+
+    `on_piece` is called with the size of each piece, and may raise an error to end the reading.
 
     Raises `ClientError` 415 for a compressed body, which llama-server does not accept either; 413 as soon as
     the announced length or the bytes received exceed the limit; 408 if the body is not complete within
@@ -67,6 +86,7 @@ async def read_pieces(
         size += len(piece)
         if size > max_bytes:
             raise _too_large(max_bytes)
+        on_piece(len(piece))
         if piece or not (more or size):
             yield piece
 

@@ -11,50 +11,32 @@ The rules come from the event stream format of the HTML standard and from llama-
 * A comment is reported as soon as its line is complete. A comment inside an event is reported just before the
   event.
 * Old llama-server builds report a failure in a field of its own, `error: {...}`, instead of in `data`.
-* An event larger than `MAX_EVENT_BYTES` is reported in raw pieces, so that the stream can go on without
-  parsing it.
+* An event larger than `MAX_EVENT_BYTES` is not held: its data is reported in pieces (`large_event.py`).
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple
+from slotgate.gateway.http.large_event import LargeEvent
+from slotgate.gateway.http.sse_event import SseEvent, SseKind
 
 __all__ = ["MAX_EVENT_BYTES", "EventParser", "SseEvent", "SseKind"]
 
-MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_EVENT_BYTES = 1024 * 1024
+"""A parsed event takes several times its size in memory for a moment, and parsing holds the event loop."""
 _BOM = b"\xef\xbb\xbf"
-
-
-class SseKind(Enum):
-    MESSAGE = "message"
-    COMMENT = "comment"
-    ERROR_FIELD = "error"
-    RAW = "raw"
-    """A piece of an event that is too large to parse.
-
-    `data` has its bytes with line ends normalised to LF.
-    """
-
-
-class SseEvent(NamedTuple):
-    """An event, a comment, or a raw piece of an event that is too large to parse."""
-
-    data: bytes
-    kind: SseKind = SseKind.MESSAGE
-    name: bytes = b""
 
 
 class EventParser:
     """Parses one stream. Call `feed` with each read, and `finish` at the end of the body."""
 
-    __slots__ = ("_buffer", "_fresh", "_oversize", "_skip_lf")
+    __slots__ = ("_buffer", "_fresh", "_large", "_skip_lf")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._fresh = True
         self._skip_lf = False
-        self._oversize = False
+        self._large: LargeEvent | None = None
+        """Reads the event at the position, if that is a large one."""
 
     def __repr__(self) -> str:
         return f"<EventParser {len(self._buffer)} bytes pending>"
@@ -62,7 +44,7 @@ class EventParser:
     @property
     def pending(self) -> bool:
         """True if the parser is inside an event, so that the next bytes do not begin a new one."""
-        return bool(self._buffer) or self._fresh or self._skip_lf or self._oversize
+        return bool(self._buffer) or self._fresh or self._skip_lf or self._large is not None
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events that `data` completes, in order."""
@@ -74,20 +56,20 @@ class EventParser:
         """Return the last event if the body ended without the blank line that ends it."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         events: list[SseEvent] = []
-        if self._oversize:
-            return [SseEvent(rest, SseKind.RAW)] if rest else []
+        if self._large is not None:
+            return []  # it was cut off
         _read_block(rest, events)
         return events
 
     def _events(self, data: bytes) -> list[SseEvent]:
         """Like `feed`, for bytes whose line ends are LF."""
+        if self._large is not None:
+            return self._pieces(self._large, data)
         buffer = self._buffer
         searched = max(0, len(buffer) - 1)
         buffer += data
         if self._fresh and not self._skip_bom():
             return []
-        if self._oversize:
-            return self._raw()
         if buffer.find(b"\n\n", searched) < 0:
             return self._incomplete()
         *blocks, rest = bytes(buffer).split(b"\n\n")
@@ -117,7 +99,7 @@ class EventParser:
         return True
 
     def _incomplete(self) -> list[SseEvent]:
-        """Return complete comment lines of an incomplete event, and raw pieces if the event is too large."""
+        """Return complete comment lines of an incomplete event, and pieces of it if it is too large."""
         events: list[SseEvent] = []
         buffer = self._buffer
         while buffer.startswith((b":", b"\n")) and (end := buffer.find(b"\n")) >= 0:
@@ -125,24 +107,18 @@ class EventParser:
                 events.append(SseEvent(bytes(buffer[1:end]).removeprefix(b" "), SseKind.COMMENT))
             del buffer[: end + 1]
         if len(buffer) > MAX_EVENT_BYTES:
-            self._oversize = True
-            return events + self._raw()
+            self._large = LargeEvent()
+            data, self._buffer = bytes(buffer), bytearray()
+            return events + self._pieces(self._large, data)
         return events
 
-    def _raw(self) -> list[SseEvent]:
-        """Return the bytes of an oversize event up to the end of its blank line, and what follows it."""
-        end = self._buffer.find(b"\n\n")
-        if end < 0:
-            # A line end at the end may be the first half of the blank line, so it is kept.
-            keep = 1 if self._buffer.endswith(b"\n") else 0
-            piece = bytes(self._buffer[: len(self._buffer) - keep])
-            del self._buffer[: len(piece)]
-            return [SseEvent(piece, SseKind.RAW)] if piece else []
-        piece = bytes(self._buffer[: end + 2])
-        del self._buffer[: end + 2]
-        self._oversize = False
-        rest, self._buffer = bytes(self._buffer), bytearray()
-        return [SseEvent(piece, SseKind.RAW), *self._events(rest)]
+    def _pieces(self, large: LargeEvent, data: bytes) -> list[SseEvent]:
+        """Return the pieces of a large event, and the events behind it."""
+        pieces, rest = large.feed(data)
+        if rest is None:
+            return pieces
+        self._large = None
+        return pieces + self._events(rest)
 
 
 def _read_block(block: bytes, events: list[SseEvent]) -> None:

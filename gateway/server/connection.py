@@ -25,22 +25,26 @@ Where a method differs from uvicorn 0.54, its docstring says what uvicorn does. 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
-import structlog
 from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from slotgate.gateway.http.errors import CapacityError, ClientError, GatewayError
+from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.server.chunk_writer import ChunkWriter
+from slotgate.gateway.server.client_output import ClientOutput
+from slotgate.gateway.server.connection_phase import ConnectionPhase
 from slotgate.gateway.server.connection_registry import Admittance, ConnectionRegistry
-from slotgate.gateway.server.expectation import closing_if_early
-from slotgate.gateway.server.http10 import close_delimited
+from slotgate.gateway.server.refusals import (
+    header_timeout,
+    parser_stopped,
+    too_many_connections,
+    too_much_ahead,
+)
 from slotgate.gateway.server.request_head import (
     check_framing,
     check_size,
@@ -53,37 +57,18 @@ from slotgate.gateway.server.request_head import (
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
-__all__ = ["ClientConnection", "ConnectionPhase"]
+__all__ = ["ClientConnection"]
 
 LINGER_S = 5.0
 """Seconds for which the rest of a request is read and dropped after its answer, at most."""
 FLUSH_S = 60.0
 """Seconds that written bytes may take to be sent when the connection closes."""
-REFUSED_S = 1.0
-"""Seconds for which a connection beyond the limit may send its request, so that it can be refused."""
+RESERVED_S = 1.0
+"""Seconds for which a connection of the reserve may send its request."""
 MAX_PIPELINED = 16
 """The number of requests of one connection that may wait for the answer to the one before."""
 MAX_AHEAD_BYTES = 64 * 1024
 """The number of bytes that are kept while an answer is under way."""
-log = structlog.stdlib.get_logger(__name__)
-
-
-class ConnectionPhase(Enum):
-    IDLE = "idle"
-    HEAD = "head"
-    ANSWERING = "answering"
-    LAST = "last"
-    DISCARDING = "discarding"
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True, slots=True)
-class CycleTransport:
-    """The transport as uvicorn's request cycle sees it. Only the connection itself closes the real one."""
-
-    write: Callable[[bytes], None]
-    is_closing: Callable[[], bool]
-    close: Callable[[], None]
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -95,8 +80,13 @@ class ClientConnection(HttpToolsProtocol):
         self._limits = connections.settings
         self._timer: asyncio.TimerHandle | None = None
         """Ends the phase."""
+        self._output: ClientOutput
+        """Writes the answers. Set once the connection is made."""
+        self.address = ""
+        self._head_s = self._limits.header_timeout_s
+        """Seconds for which a head may take."""
         self._refusal: GatewayError | None = None
-        """The answer to anything that comes, if the connection is beyond the limit."""
+        """The answer to most requests, if the connection belongs to the reserve."""
         self._ahead = bytearray()
         """Bytes that came while an answer was under way."""
 
@@ -107,14 +97,15 @@ class ClientConnection(HttpToolsProtocol):
         """The head without its wish to upgrade."""
 
         # Per request that is being answered.
-        self.writer: ChunkWriter | None = None
-        """The direct writer of the last request that had one."""
         self._running: RequestResponseCycle | None = None
         """The request itself. The requests after it are in uvicorn's `pipeline`."""
-        self._head_due = False
-        """True until the head of the answer (or a 100 Continue) is written."""
-        self._head = b""
-        """The head of the answer, while it waits to be sent together with the first bytes of the body."""
+        self._is_last = False
+        """True once the connection is to end with the answer that was completed last."""
+
+    @property
+    def writer(self) -> ChunkWriter | None:
+        """The direct writer of the answer that is under way."""
+        return self._output.writer
 
     def __repr__(self) -> str:
         behind = f"{len(self.pipeline)} pipelined, {len(self._ahead)} bytes ahead"
@@ -125,42 +116,44 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """uvicorn has no limit of connections: its `limit_concurrency` refuses requests, by either number."""
         super().connection_made(transport)
-        admittance = self._registry.opened()
-        if admittance is Admittance.SERVED:
-            self._rest(self._limits.header_timeout_s)
-        elif admittance is Admittance.REFUSED:
-            message = f"{self._limits.max_connections} connections are open, which is the limit"
-            self._refusal = CapacityError(503, "too_many_connections", message)
-            self._enter(ConnectionPhase.IDLE, REFUSED_S, self._close)
-        else:
+        self._output = ClientOutput(transport, self.flow, self.loop)
+        self.address = self.client[0] if self.client else ""
+        admittance = self._registry.opened(self)
+        if admittance is Admittance.DROPPED:
             transport.abort()
+            return
+        if admittance is Admittance.RESERVED:
+            self._refusal = too_many_connections()
+            self._head_s = RESERVED_S
+        self._rest(self._head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request that its client is gone. uvicorn tells only the request that came last."""
         self._enter(ConnectionPhase.LEAVING)
         self._client_gone()
         super().connection_lost(exc)
-        self._registry.closed()
+        self._registry.closed(self)
         self._forget_requests()
 
     def eof_received(self) -> None:
         """The client counts as gone now. The transport closes by itself, but only when all bytes are sent."""
-        self._flush_head()
-        self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
+        self._output.flush()
+        if self._output.sending:  # its own clock goes on
+            self._enter(ConnectionPhase.LEAVING)
+        else:
+            self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self._client_gone()
 
     def data_received(self, data: bytes) -> None:
         """uvicorn parses all bytes at once, and pauses reading after a pipelined request."""
         if self.phase in (ConnectionPhase.LEAVING, ConnectionPhase.LAST):
             return
-        if self._refusal is not None:
-            self._refuse(self._refusal)
-        elif not _whole(self._running):
+        if not self._output.sending and not _whole(self._running):
             self._feed(data)
         else:
             self._ahead += data
             if len(self._ahead) > MAX_AHEAD_BYTES:
-                self._refuse(_too_much_ahead())
+                self._refuse(too_much_ahead())
 
     def shutdown(self) -> None:
         """uvicorn treats a connection on which a head is just arriving as idle, and closes it."""
@@ -168,6 +161,16 @@ class ClientConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
         elif self.phase not in (ConnectionPhase.HEAD, ConnectionPhase.LAST):
             self._close()
+
+    def evict(self) -> bool:
+        """Close for a new connection, unless a request is being answered here."""
+        if self.phase in (ConnectionPhase.ANSWERING, ConnectionPhase.LAST):
+            return False
+        if self.phase is ConnectionPhase.LEAVING:
+            self.transport.abort()
+        else:
+            self._close()
+        return True
 
     # -- the parser
 
@@ -179,7 +182,7 @@ class ClientConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._feed(self._plain_head + data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse(_reason(error))
+            self._refuse(parser_stopped(error))
         else:
             if self._silent_bytes > self._limits.max_header_bytes:
                 self._refuse(too_large(self._limits.max_header_bytes))
@@ -193,7 +196,7 @@ class ClientConnection(HttpToolsProtocol):
         extensions = {"slotgate.abort": self.transport.abort, "slotgate.hang_up": self._hang_up}
         cast("dict[str, Any]", self.scope)["extensions"] = extensions
         if self.phase is ConnectionPhase.IDLE:
-            self._enter(ConnectionPhase.HEAD, self._limits.header_timeout_s, self._head_late)
+            self._enter(ConnectionPhase.HEAD, self._head_s, self._head_late)
 
     def on_headers_complete(self) -> None:
         """Check the head. An error in any callback of the parser stops it, and `_feed` sends the answer."""
@@ -206,13 +209,15 @@ class ClientConnection(HttpToolsProtocol):
             head = parser.get_method(), self.url, parser.get_http_version(), self.headers
             self._plain_head = without_upgrade(*head)
             return
-        check_target(self.url)
+        path = check_target(self.url)
+        if self._refusal is not None and not self._registry.is_reserved_for(path):
+            raise self._refusal
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise _too_much_ahead()
+            raise too_much_ahead()
         self._enter(ConnectionPhase.ANSWERING)
         super().on_headers_complete()
         self.headers = []  # trailers may follow, and uvicorn would add them to the request's headers
-        if self._registry.draining:
+        if self._registry.draining or self._refusal is not None:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -232,57 +237,38 @@ class ClientConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if cycle.waiting_for_100_continue:
-            app = cast("ASGI3Application", closing_if_early(cast("ASGIApp", app), cycle))
-        self._head_due = True
-        transport = CycleTransport(self._write_answer, self._is_leaving, self._answered_last)
-        cycle.transport = cast("asyncio.Transport", transport)
-        if cycle.scope["http_version"] in ("0.9", "1.0"):
-            app = cast("ASGI3Application", close_delimited(cast("ASGIApp", app), cycle))
-        else:
-            extensions = cast("dict[str, Any]", cycle.scope)["extensions"]
-            writer = ChunkWriter(cycle, self.flow, self.transport.write)
-            self.writer = extensions["slotgate.write"] = writer
-        super()._start_asgi_task(cycle, app)
-
-    def _write_answer(self, data: bytes) -> None:
-        """uvicorn writes a head alone. Here it waits for the bytes that follow in the same turn of the event
-        loop.
-
-        So the client wakes up once. A 100 Continue comes before the head and waits in its place. Code that
-        closes the connection, or writes to the transport itself, has to call `_flush_head` first. The next
-        request does not begin before the next turn.
-        """
-        if self._head_due:
-            self._head_due = False
-            self._head = data
-            self.loop.call_soon(self._flush_head)
-        elif self._head:
-            head, self._head = self._head, b""
-            self.transport.writelines((head, data))
-        else:
-            self.transport.write(data)
-
-    def _flush_head(self) -> None:
-        """Write the head if no other bytes have followed it yet."""
-        head, self._head = self._head, b""
-        if head and not self.transport.is_closing():
-            self.transport.write(head)
+        answering = self._output.begin(
+            cycle, cast("ASGIApp", app), is_closing=self._is_leaving, close=self._answered_last
+        )
+        super()._start_asgi_task(cycle, cast("ASGI3Application", answering))
 
     def on_response_complete(self) -> None:
-        """uvicorn keeps idle connections for whole seconds only. If a request was answered before it had come
-        as a whole, uvicorn reads the rest for as long as it comes."""
+        """uvicorn goes on although bytes of the answer are unsent: its idle clock cuts slow clients off."""
         self._registry.total_requests += 1
         answered, self._running = self._running, None
-        self._end_writer()
         if answered is not None:
             answered.body = bytearray()  # uvicorn keeps the last request, and its body may not be read
+        if self.phase is not ConnectionPhase.LEAVING:
+            came_whole = answered is None or _whole(answered)
+            self._output.complete(functools.partial(self._sent, came_whole=came_whole))
+
+    def _sent(self, *, came_whole: bool) -> None:
+        """Go on after an answer. `came_whole` says whether its request had come as a whole.
+
+        uvicorn keeps idle connections for whole seconds only. If a request was answered before it had come as
+        a whole, uvicorn reads the rest for as long as it comes.
+        """
         if self.phase is ConnectionPhase.LEAVING:
+            return
+        if self._is_last:
+            self._end_after(came_whole=came_whole)
             return
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        elif answered is None or _whole(answered):
+        elif self._registry.draining:
+            self._end_after(came_whole=came_whole)
+        elif came_whole:
             self._rest(self._limits.keep_alive_s)
         elif self.expect_100_continue:  # the next bytes may be the body, or another request
             self._linger()
@@ -299,7 +285,14 @@ class ClientConnection(HttpToolsProtocol):
         """Close for a cycle that has to be the last one, or whose application failed."""
         if self.phase is ConnectionPhase.LEAVING:
             return
-        if self.phase is ConnectionPhase.LAST or not _whole(self._running):
+        if self._running is not None and self._running.response_complete:
+            self._is_last = True  # `on_response_complete` follows
+        else:
+            self._end_after(came_whole=_whole(self._running))
+
+    def _end_after(self, *, came_whole: bool) -> None:
+        """Close, but read what the client may still be sending first."""
+        if self.phase is ConnectionPhase.LAST or not came_whole:
             self._linger()
         else:
             self._close()
@@ -311,7 +304,7 @@ class ClientConnection(HttpToolsProtocol):
         answers that are under way are finished first; then the connection closes without an answer to the
         error.
         """
-        self._flush_head()
+        self._output.flush()
         running = self._running
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
@@ -334,33 +327,23 @@ class ClientConnection(HttpToolsProtocol):
             self._close()
 
     def _head_late(self) -> None:
-        message = f"the request's headers were not complete within {self._limits.header_timeout_s:g} s"
-        self._refuse(ClientError("header_timeout", message, status=408, kind="timeout_error"))
+        self._refuse(header_timeout(self._head_s))
 
     def _client_gone(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.disconnected = True
             running.message_event.set()
-            self._judge_writer()
+            self._output.lost()
 
     def pause_writing(self) -> None:
         """uvicorn tells only tasks that wait in `send`."""
         super().pause_writing()
-        self._judge_writer()
+        self._output.paused()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._judge_writer()
-
-    def _judge_writer(self) -> None:
-        if self.writer is not None:
-            self.writer.judge()
-
-    def _end_writer(self) -> None:
-        writer, self.writer = self.writer, None
-        if writer is not None:
-            writer.end()
+        self._output.resumed()
 
     def _forget_requests(self) -> None:
         """Let go of everything that refers back to this lost connection.
@@ -368,7 +351,7 @@ class ClientConnection(HttpToolsProtocol):
         Otherwise they would keep each other, and the bytes of a body that was not read, until the next run of
         the garbage collector. A request that still runs is kept by its task.
         """
-        self._end_writer()
+        self._output.lost()
         self._plain_head = b""
         self.pipeline.clear()
         self.headers = []
@@ -384,26 +367,30 @@ class ClientConnection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, otherwise) if otherwise else None
-        self._registry.idle.pop(self, None)
         self.phase = phase
+        if phase is ConnectionPhase.HEAD:
+            return  # it goes on waiting for a request
+        if phase is ConnectionPhase.IDLE:
+            self._registry.waits(self)
+        else:
+            self._registry.used(self)
 
     def _rest(self, seconds: float) -> None:
         self._enter(ConnectionPhase.IDLE, seconds, self._close)
-        self._registry.idle[self] = None
 
     def _linger(self) -> None:
         """Close this side of the connection, then read and drop bytes that still come.
 
         The kernel answers unread bytes with a reset, and a reset can overtake the answer (RFC 9112, 9.6).
         """
-        self._flush_head()
+        self._output.flush()
         self._enter(ConnectionPhase.LEAVING, LINGER_S, self._close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _close(self) -> None:
         """Close once all bytes are sent, or when that takes too long. uvicorn waits without a limit."""
-        self._flush_head()
+        self._output.flush()
         self._enter(ConnectionPhase.LEAVING, FLUSH_S, self.transport.abort)
         self.transport.close()
 
@@ -411,23 +398,3 @@ class ClientConnection(HttpToolsProtocol):
 def _whole(cycle: RequestResponseCycle | None) -> bool:
     """Return True if there is such a request and all of it has come."""
     return cycle is not None and not cycle.more_body
-
-
-def _reason(error: httptools.HttpParserError) -> GatewayError:
-    """Return the error for which the parser stopped.
-
-    A callback refused the request, or failed, or the bytes are not HTTP.
-    """
-    cause = error.__context__
-    if isinstance(cause, GatewayError):
-        return cause
-    if isinstance(error, httptools.HttpParserCallbackError):
-        log.error("internal error", exc_info=cause)
-        return GatewayError(500, "server_error", "internal_error", "the gateway failed to read the request")
-    return ClientError("invalid_request", f"the request is not valid HTTP/1.1: {error}")
-
-
-def _too_much_ahead() -> ClientError:
-    return ClientError(
-        "invalid_request", "too many bytes or requests were sent before the previous answer was complete"
-    )

@@ -1,8 +1,13 @@
-"""All client connections of one listener: their limit, the idle ones, and the wait for the last one to close.
+"""All client connections of one listener: their limits, and the wait for the last one to close.
 
-At the limit, a new connection takes the place of the connection that has been idle longest (idle: no byte of
-a request has come). If none is idle, the new connection is refused with an answer. If `SPARE` more than the
-limit are open, it is closed without one.
+    limits kept, or one can be closed in its place --> SERVED
+    reserve not full, or one of it can be closed ----> RESERVED: health checks and operators, 503 for others
+    else --------------------------------------------> DROPPED
+
+There is a limit for all connections, and one for those of one address. At a limit, the new connection takes
+the place of one that has no request yet: idle, or in the middle of a head. Of all addresses, it is one of the
+address with most of these; of that address, the one that has waited longest. So whoever opens connections and
+does not use them loses them first. The reserve lets health checks and operators in while all are in use.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ __all__ = ["Admittance", "ConnectionRegistry", "RegisteredConnection"]
 
 log = structlog.stdlib.get_logger(__name__)
 SPARE = 64
-"""Connections that may be open beyond the limit, so that each can be told that there are too many."""
+"""The reserve: connections that may be open beyond the limit."""
 
 
 class RegisteredConnection(Protocol):
@@ -33,28 +38,42 @@ class RegisteredConnection(Protocol):
 
     transport: asyncio.Transport
 
+    @property
+    def address(self) -> str:
+        """The address of the client; empty if the transport has none."""
+
     def shutdown(self) -> None:
         """Close now if idle, else after the answers that are under way."""
+
+    def evict(self) -> bool:
+        """Close now and return True, or return False if a request is being answered."""
 
 
 class Admittance(Enum):
     """The registry's decision about a new connection."""
 
     SERVED = "served"
-    REFUSED = "refused"
+    RESERVED = "reserved"
+    """Only for the paths of the reserve."""
     DROPPED = "dropped"
 
 
 class ConnectionRegistry(ServerState):
     """uvicorn's state of a server, with limits and draining. Belongs to the running event loop."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, reserve_for: tuple[bytes, ...] = ()) -> None:
+        """`reserve_for` are the paths, and beginnings of paths, that the reserve serves."""
         super().__init__()
         self.settings = settings
         self.draining = False
         """True once every answer is the last one of its connection."""
-        self.idle: dict[RegisteredConnection, None] = {}
-        """The idle connections, in the order in which they became idle."""
+        self._reserve_for = reserve_for
+        self._unused: dict[str, dict[RegisteredConnection, None]] = {}
+        """Address -> its connections without a request, in the order in which they began to wait."""
+        self._by_address: Counter[str] = Counter()
+        """Address -> its open connections."""
+        self._reserve: dict[RegisteredConnection, None] = {}
+        """The connections of the reserve, in the order in which they came."""
         self.refused: Counter[str] = Counter()
         """Error code -> number of requests that were answered without the application."""
         self._line_budget = LogLimiter()
@@ -63,24 +82,69 @@ class ConnectionRegistry(ServerState):
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open"
-        return f"<ConnectionRegistry {state}, {len(self.connections)}, {len(self.idle)} idle>"
+        return f"<ConnectionRegistry {state}, {len(self.connections)}, {self.unused} unused>"
 
-    def opened(self) -> Admittance:
-        """Decide about a connection that was just added to `connections`. May close an idle one for it."""
+    @property
+    def unused(self) -> int:
+        """The number of connections without a request."""
+        return sum(map(len, self._unused.values()))
+
+    def opened(self, connection: RegisteredConnection) -> Admittance:
+        """Decide about a connection that was just added to `connections`. May close another one for it."""
         self._none_left.clear()
-        over = len(self.connections) - self.settings.max_connections
-        if over <= 0:
+        address = connection.address
+        self._by_address[address] += 1
+        limit = self.settings.max_connections_per_address
+        crowded = bool(limit and address) and self._by_address[address] > limit
+        full = len(self.connections) - len(self._reserve) > self.settings.max_connections
+        if not crowded and not full:
             return Admittance.SERVED
-        oldest = next(iter(self.idle), None)
-        if oldest is not None:
-            oldest.shutdown()
+        if self._evict(address if crowded else self._most_unused()):
             return Admittance.SERVED
-        return Admittance.REFUSED if over <= SPARE else Admittance.DROPPED
+        if len(self._reserve) >= SPARE and not any(member.evict() for member in list(self._reserve)):
+            return Admittance.DROPPED
+        self._reserve[connection] = None
+        return Admittance.RESERVED
 
-    def closed(self) -> None:
+    def closed(self, connection: RegisteredConnection) -> None:
         """Note that a connection was lost and is no longer in `connections`."""
+        self._reserve.pop(connection, None)
+        address = connection.address
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
         if not self.connections:
             self._none_left.set()
+
+    def waits(self, connection: RegisteredConnection) -> None:
+        """Note that a connection waits for a request. One of the reserve keeps its own place."""
+        if connection not in self._reserve:
+            self._unused.setdefault(connection.address, {})[connection] = None
+
+    def used(self, connection: RegisteredConnection) -> None:
+        """Note that a connection does not wait for a request, or no longer."""
+        waiting = self._unused.get(connection.address)
+        if waiting is not None and connection in waiting:
+            del waiting[connection]
+            if not waiting:
+                del self._unused[connection.address]
+
+    def is_reserved_for(self, path: bytes) -> bool:
+        """Return True if the reserve serves this path."""
+        return any(path == known or path.startswith(known + b"/") for known in self._reserve_for)
+
+    def _most_unused(self) -> str | None:
+        """Return the address with most connections without a request, or None if there is none."""
+        return max(self._unused, key=lambda address: len(self._unused[address]), default=None)
+
+    def _evict(self, address: str | None) -> bool:
+        """Close the connection of this address that waits longest. Return False if none waits."""
+        waiting = self._unused.get(address) if address is not None else None
+        if not waiting:
+            return False
+        oldest = next(iter(waiting))
+        self.used(oldest)
+        return oldest.evict()
 
     def refusal(self, error: GatewayError, client: tuple[str, int] | None) -> bytes:
         """Return the response to a request that the application must not see. It closes the connection."""

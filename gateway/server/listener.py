@@ -32,10 +32,13 @@ class ListenError(Exception):
 class Listener:
     """Belongs to the running event loop. `listen`, then `drain` or `close`."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, *, reserve_for: tuple[bytes, ...] = ()
+    ) -> None:
+        """`reserve_for` are paths that are served while all connections are in use."""
         self.url = ""
         """The address on which it listens; empty before `listen`."""
-        self.connections = ConnectionRegistry(settings)
+        self.connections = ConnectionRegistry(settings, reserve_for)
         self._settings = settings
         self._config = _config(app, settings)
         self._listener: asyncio.Server | None = None

@@ -65,14 +65,15 @@ def _host_of(url: bytes) -> bytes:
     return host if parsed.port is None else b"%b:%d" % (host, parsed.port)
 
 
-def check_target(url: bytes) -> None:
-    """Refuse a target that has no path, or a path that is not ASCII: uvicorn would fail."""
+def check_target(url: bytes) -> bytes:
+    """Return the path. Refuse a target that has no path, or a path that is not ASCII: uvicorn would fail."""
     try:
         path = httptools.parse_url(url).path
     except httptools.HttpParserInvalidURLError:
         path = None
     if path is None or not path.isascii():
         raise ClientError("invalid_request", "the request's target is not valid")
+    return bytes(path)
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:

@@ -12,6 +12,7 @@ from slotgate.gateway.settings.values import (
     SQLITE_DEFAULT,
     Bytes,
     Count,
+    CountOrZero,
     Hidden,
     Host,
     KeyHash,
@@ -45,6 +46,7 @@ class ServerSettings(Table):
     body_timeout_s: Seconds = 60
     max_header_bytes: Bytes = 65536
     max_connections: Count = 4096
+    max_connections_per_address: CountOrZero = 1024
     drain_delay_s: SecondsOrZero = 0
     tls_cert: Text = ""
     tls_key: Text = ""

@@ -28,6 +28,7 @@ __all__ = [
     "BackendUrl",
     "Bytes",
     "Count",
+    "CountOrZero",
     "Hidden",
     "Host",
     "KeyHash",
@@ -240,6 +241,7 @@ UsageStore = Annotated[str, AfterValidator(_plain), AfterValidator(_usage_store)
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free port
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenBudget = Annotated[int, Field(ge=1, le=10**15)]
 Bytes = Annotated[int, Field(ge=1, le=2**40)]

@@ -19,6 +19,7 @@ from typing import Any
 from slotgate.gateway.api.chunks import Chunk
 from slotgate.gateway.api.dialects import Dialect
 from slotgate.gateway.api.json_repair import parse_lenient, parse_object
+from slotgate.gateway.api.large_chunk import LargeChunk
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.http.sse import EventParser, SseEvent, SseKind
@@ -59,8 +60,8 @@ class Frames:
         self._token_usage = token_usage
         self._clock = clock
         self._parser = EventParser()
-        self._inside_raw = False
-        """True while a raw event has been passed on in part."""
+        self._large: LargeChunk | None = None
+        """The chunk of a large event of which a part has been passed on."""
         self._templates: tuple[Template, ...] = ()
         """The templates learnt so far, one for each kind of delta; the last one that matched comes first."""
         self.learnable: tuple[bytes, bytes] | None = None
@@ -107,15 +108,15 @@ class Frames:
     def keepalive(self) -> bytes:
         """Return what to send now to keep the connection alive; empty if nothing may be sent."""
         form = self._dialect.options.keepalive
-        if form == "off" or self._inside_raw:
+        if form == "off" or self._large is not None:
             return b""
         if form == "comment":
             return self._dialect.heartbeat
         return self._dialect.keepalive_chunk(begun=self.first_output_at is not None)
 
     def failure(self, error: GatewayError) -> bytes:
-        """Return the last frame of a stream that failed. A raw event that was cut off is ended before it."""
-        return (b"\n\n" if self._inside_raw else b"") + self._dialect.failure(error)
+        """Return the last frame of a stream that failed. A large event that is cut off is ended before."""
+        return (b"\n\n" if self._large is not None else b"") + self._dialect.failure(error)
 
     @property
     def untimed(self) -> int:
@@ -147,13 +148,12 @@ class Frames:
             elif event.kind is SseKind.MESSAGE:
                 self._message(event.data, event.name)
             else:
-                self._inside_raw = not event.data.endswith(b"\n\n")
-                self._out.put(event.data)
+                self._piece(event)
 
     def _comment(self, text: bytes) -> None:
         """Pass on a comment of the upstream between events. It does not commit the response."""
         passes = self._dialect.options.keepalive == "comment"
-        if passes and self._out.committed and not self._inside_raw:
+        if passes and self._out.committed and self._large is None:
             self._out.put(b": %s\n\n" % text if text else b":\n\n")
 
     def _message(self, payload: bytes, name: bytes) -> None:
@@ -188,11 +188,7 @@ class Frames:
     def _chunk(self, payload: bytes, name: bytes, chunk: Chunk) -> None:
         dialect = self._dialect
         self._token_usage.read(chunk)
-        if dialect.has_output(chunk):
-            self._token_usage.next_deltas(reasoning=dialect.is_reasoning(chunk))
-            self._count()
-            if self.first_output_at is None:
-                self.first_output_at = self._clock()
+        self._output(chunk)
         if dialect.uses_templates() and dialect.plain(chunk) is not None:
             self.learnable = payload, name
         if dialect.ends(chunk):
@@ -200,6 +196,37 @@ class Frames:
             self.terminal = b"".join(map(dialect.frame, dialect.take(chunk)))
         else:
             self._put(dialect.take(chunk))
+
+    def _output(self, chunk: Chunk) -> None:
+        """Count the output of a chunk, if it has some."""
+        if self._dialect.has_output(chunk):
+            self._token_usage.next_deltas(reasoning=self._dialect.is_reasoning(chunk))
+            self._count()
+            if self.first_output_at is None:
+                self.first_output_at = self._clock()
+
+    def _piece(self, event: SseEvent) -> None:
+        """Pass on a piece of a large event. Its last one tells what the event was."""
+        large = self._large
+        if large is None and event.kind is SseKind.LAST:
+            return  # it had no data
+        if large is None:
+            large = self._large = LargeChunk(self._dialect.identity_members())
+            self._out.put(self._dialect.beginning(event.name))
+        if event.kind is SseKind.PIECE:
+            if passing := large.feed(event.data):
+                self._out.put(passing.replace(b"\n", b"\ndata: "))
+            return
+        chunk = large.finish()
+        if chunk is not None:
+            self._token_usage.read(chunk)
+            self.error = self._dialect.error_in(chunk)
+            self._output(chunk)
+            if self._dialect.ends(chunk):
+                self.sentinel, self.terminal = True, b"\n\n"  # the client reads the event at its blank line
+                return
+        self._large = None
+        self._out.put(b"\n\n")
 
     def _delta(self, template: Template, text: bytes) -> None:
         self._count()
@@ -215,6 +242,6 @@ class Frames:
 
     def _is_whole(self, event: SseEvent) -> bool:
         """Return True if an event without its blank line was not cut off on the way."""
-        if event.kind in (SseKind.COMMENT, SseKind.RAW):
+        if event.kind is SseKind.COMMENT:
             return True
         return event.data == self._dialect.done or parse_object(event.data) is not None

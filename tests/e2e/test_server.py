@@ -16,7 +16,12 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotgate.gateway.auth.keys import hash_key
-from slotgate.gateway.server.connection import MAX_AHEAD_BYTES, MAX_PIPELINED, ClientConnection
+from slotgate.gateway.server.connection import (
+    MAX_AHEAD_BYTES,
+    MAX_PIPELINED,
+    ClientConnection,
+)
+from slotgate.gateway.server.connection_phase import ConnectionPhase
 from slotgate.gateway.server.connection_registry import SPARE
 from slotgate.gateway.server.listener import Listener
 from tests.support.client import RawClient, request_bytes
@@ -655,14 +660,15 @@ async def test_scenario_039_an_idle_connection_is_kept_for_its_time_and_no_longe
 # -- the number of connections
 
 
-async def test_a_connection_beyond_the_limit_gets_a_503() -> None:
+@pytest.mark.parametrize("path", ["/v1/models", "/healthy", "/v1/chat/completions"])
+async def test_a_connection_beyond_the_limit_gets_a_503(path: str) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
     async with fu, serving(fu, max_connections=2) as gateway:
         async with await gateway.client() as first, await gateway.client() as second:
             await first.post(CHAT, chat())
             await second.post(CHAT, chat())
             async with await gateway.client() as third:
-                head = await third.request("GET", "/health")
+                head = await third.request("GET", path)
                 assert third.status == 503
                 error = (await third.json())["error"]
                 assert (error["type"], error["code"]) == ("overloaded_error", "too_many_connections")
@@ -703,6 +709,52 @@ async def test_many_silent_connections_are_limited_and_closed() -> None:
         connections = gateway.server.connections.connections
         await gateway.until(lambda: 1 < len(connections) <= 1 + SPARE, within=0.5)
         await gateway.until(lambda: len(connections) == 1, within=3)
+        for client in crowd:
+            client.close()
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
+async def test_health_checks_and_operators_are_served_while_all_connections_are_in_use(limit: str) -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    operator = {"operator_key_hashes": [hash_key("sg-op")]}
+    async with fu, serving(fu, **{limit: 2}, **operator) as gateway:
+        async with await gateway.client() as first, await gateway.client() as second:
+            await first.post(CHAT, chat())
+            await second.post(CHAT, chat())
+            for path in ("/health", "/ready", "/metrics", "/admin/status"):
+                async with await gateway.client() as probe:
+                    head = await probe.request("GET", path, b"authorization: Bearer sg-op")
+                    assert (path, probe.status) == (path, 200)
+                    assert head.get(b"connection") == b"close"
+                    await probe.body()
+                    await closes(probe)
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
+async def test_half_heads_lock_nobody_out(limit: str) -> None:
+    fu = ScriptedUpstream(llama=LlamaLike(2, tokens=2))
+    async with fu, serving(fu, **{limit: 8}) as gateway:
+        crowd = [await gateway.client() for _ in range(20)]
+        for client in crowd:
+            await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a")
+        assert len(gateway.server.connections.connections) <= 8 + SPARE
+        async with await gateway.client() as client:
+            await client.request("GET", "/v1/models")
+            assert client.status == 200
+        for client in crowd:
+            client.close()
+
+
+async def test_the_reserve_is_not_filled_by_connections_without_a_request() -> None:
+    fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})
+    async with fu, serving(fu, max_connections=1) as gateway, await gateway.client() as first:
+        await first.post(CHAT, chat())
+        crowd = [await gateway.client() for _ in range(SPARE + 5)]
+        for client in crowd[:5]:
+            await client.send(b"GET /v1/models HTTP/1.1\r\n")
+        async with await gateway.client() as probe:
+            await probe.request("GET", "/health")
+            assert probe.status == 200
         for client in crowd:
             client.close()
 
@@ -978,6 +1030,7 @@ async def test_a_client_that_does_not_read_cannot_keep_a_closing_connection_open
 ) -> None:
     """uvicorn waits without a limit until all bytes are sent."""
     monkeypatch.setattr("slotgate.gateway.server.connection.FLUSH_S", 0.1)
+    monkeypatch.setattr("slotgate.gateway.server.answer_delivery.STALL_TIMEOUT_S", 0.1)
 
     async def big(scope: Scope, receive: Receive, send: Send) -> None:
         """Send without waiting: the bytes that the kernel does not take stay in the transport."""
@@ -1055,7 +1108,8 @@ async def test_a_request_whose_head_is_arriving_when_draining_begins_is_answered
     fu = ScriptedUpstream()
     async with fu, serving(fu) as gateway, await gateway.client() as client:
         await client.send(HEALTH[:10])
-        await gateway.until(lambda: not gateway.server.connections.idle)
+        [protocol] = gateway.server.connections.connections
+        await gateway.until(lambda: cast("ClientConnection", protocol).phase is ConnectionPhase.HEAD)
         gateway.server.connections.drain()
         await client.send(HEALTH[10:])
         head = await client.head()

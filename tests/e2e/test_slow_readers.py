@@ -10,11 +10,11 @@ import pytest
 
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.streaming.downstream import Downstream
-from tests.support.client import RawClient, read_stream
+from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.connection import ReceivedRequest
-from tests.support.gateway import CHAT, chat, running_gateway, settings_for, text_of
+from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for, text_of
 from tests.support.llama_like import LlamaLike
-from tests.support.notation import DONE, END, STOP, H, T, chunked
+from tests.support.notation import DONE, END, STOP, H, T, answer, chunked
 from tests.support.script import Fin, Flood, Paced, Script, Write
 from tests.support.scripted import ScriptedUpstream
 from tests.support.served import backend_table, served_gateway
@@ -201,3 +201,69 @@ def resident(pid: int) -> int:
     """Return the bytes of resident memory."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- whole answers
+
+WHOLE_BYTES = 8 * MIB
+WHOLE_PATHS = (CHAT, "/detokenize")
+"""One endpoint that takes a slot, and one that does not."""
+
+
+def whole(size: int = WHOLE_BYTES) -> ScriptedUpstream:
+    script: Script = [Write(answer(200, {"choices": [], "content": "x" * size})), Fin()]
+    return ScriptedUpstream(scripts=dict.fromkeys(WHOLE_PATHS, script))
+
+
+async def slowly(client: RawClient) -> int:
+    """Read the whole body with a short pause after every read. Return its size."""
+    size = 0
+    async for piece in client.pieces():
+        size += len(piece)
+        client.stop_reading()
+        await asyncio.sleep(0.001)
+        client.resume_reading()
+    return size
+
+
+def ended(gateway: Gateway) -> list[str]:
+    return [line["outcome"] for line in gateway.log.of("request")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", WHOLE_PATHS)
+async def test_a_slow_client_that_never_pauses_gets_its_whole_answer(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than any limit of an idle or a closing connection."""
+    monkeypatch.setattr("slotgate.gateway.server.connection.FLUSH_S", 0.02)
+    fu = whole()
+    server, streaming = {"port": 0, "keep_alive_s": 0.02}, {"client_stall_timeout_s": 0.2}
+    async with fu, running_gateway(settings_for(fu.url, server=server, streaming=streaming)) as gateway:
+        async with await gateway.client(receive_buffer=65536) as client:
+            await client.send(request_bytes("POST", path, json=chat(stream=False, tokens=[1])))
+            await client.head()
+            assert await slowly(client) > WHOLE_BYTES
+            assert client.clean_end
+        await gateway.until(lambda: ended(gateway))
+        assert ended(gateway) == ["ok"]
+        assert gateway.parts.runtime.buffers.drawn == 0
+
+
+@pytest.mark.parametrize("path", WHOLE_PATHS)
+@pytest.mark.parametrize("leaves", [False, True], ids=["stalls", "leaves"])
+async def test_an_answer_that_was_not_delivered_is_not_ok(path: str, *, leaves: bool) -> None:
+    fu = whole()
+    streaming = {"client_stall_timeout_s": 0.1}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+        async with await gateway.client(receive_buffer=4096) as client:
+            await client.send(request_bytes("POST", path, json=chat(stream=False, tokens=[1])))
+            await client.head()
+            client.stop_reading()
+            if leaves:
+                client.reset()
+            await gateway.until(lambda: ended(gateway), within=2)
+        assert ended(gateway) == ["client_gone" if leaves else "client_stalled"]
+        [past] = gateway.parts.history.newest(asyncio.get_running_loop().time())
+        assert past["outcome"] == ended(gateway)[0]
+        assert gateway.parts.runtime.buffers.drawn == 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from slotgate.gateway.app.application import RESERVED_PATHS
 from slotgate.gateway.app.composition import Composition
 from slotgate.gateway.app.reload import LiveGateway, Load
 from slotgate.gateway.app.serve import assemble
@@ -149,7 +150,7 @@ async def _listening(
             located, environ, usage, written=settings, load=load, processes=children, trace=trace
         )
         app, parts = await stack.enter_async_context(assembled)
-        server = Listener(app, settings.server)
+        server = Listener(app, settings.server, reserve_for=RESERVED_PATHS)
         await server.listen()
         gateway = Gateway(server, parts, log, app)
         try:

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.support.client import RawClient
+from tests.support.standstill import Standstill
+from tests.support.standstill import __file__ as standstill_program
 
 READY_WITHIN_S = 30.0
 
@@ -70,8 +72,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Served]:
-    """Run a gateway with this configuration. The port is chosen here."""
+async def served_gateway(
+    folder: Path, configuration: str, *, standstill: Standstill | None = None
+) -> AsyncIterator[Served]:
+    """Run a gateway with this configuration. The port is chosen here. `standstill` watches its event loop."""
     tomllib.loads(configuration)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -81,6 +85,8 @@ async def served_gateway(folder: Path, configuration: str) -> AsyncIterator[Serv
     log = folder / "slotgate.log"
     environ = {**os.environ, "SLOTGATE_SERVER__PORT": str(port)}
     command = [sys.executable, "-m", "slotgate", "serve", "--config", str(path)]
+    if standstill is not None:
+        command = [sys.executable, standstill_program, str(path), str(standstill.notes)]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, env=environ, cwd=folder

@@ -45,6 +45,8 @@ class FrameOptions:
 class Dialect:
     """The base of all dialects: events without a name, in which only the model is replaced."""
 
+    named: ClassVar[bool] = False
+    """True if the protocol's events have names."""
     done: ClassVar[bytes] = b""
     """The data of the event that ends a stream, if the protocol has one that is not a chunk."""
     heartbeat: ClassVar[bytes] = KEEPALIVE_COMMENT
@@ -114,6 +116,17 @@ class Dialect:
     def frame(self, chunk: Chunk) -> bytes:
         """Return the bytes of one event."""
         return data_frame(chunk)
+
+    # -- events that are too large to be parsed
+
+    def identity_members(self) -> dict[bytes, bytes]:
+        """Return the members of a chunk that state its identity, with the gateway's values as JSON."""
+        return {b"model": encode(self._identity.model)}
+
+    def beginning(self, name: bytes) -> bytes:
+        """Return the bytes of an event before its data. `name` is the upstream's name of the event."""
+        named = self.named and _is_word(name.decode(errors="replace"))
+        return b"event: %b\ndata: " % name if named else b"data: "
 
     # -- frames of the gateway's own
 

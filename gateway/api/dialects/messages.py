@@ -21,6 +21,7 @@ _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta"
 
 
 class MessagesDialect(Dialect):
+    named = True
     heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
 
     def error_in(self, chunk: Chunk) -> dict[str, Any] | None:

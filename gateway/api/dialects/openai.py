@@ -9,6 +9,7 @@ from slotgate.gateway.api.chunks import (
     Chunk,
     Identity,
     data_frame,
+    encode,
     has_output,
     only_reasoning,
     plain_delta,
@@ -29,6 +30,11 @@ class ChoicesDialect(Dialect):
         self._begun = False
         self._timings: object = None
         self._held_finish: Chunk | None = None
+
+    def identity_members(self) -> dict[bytes, bytes]:
+        stamped: Chunk = {}
+        self._identity.stamp(stamped)
+        return {name.encode(): encode(value) for name, value in stamped.items()}
 
     def take(self, chunk: Chunk) -> list[Chunk]:
         options = self.options

@@ -20,6 +20,8 @@ _LAST = ("response.completed", "response.incomplete")
 
 
 class ResponsesDialect(Dialect):
+    named = True
+
     def __init__(self, identity: Identity, token_usage: TokenUsage, options: FrameOptions) -> None:
         super().__init__(identity, token_usage, options)
         self._number = 0

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slotgate.admission import Demand, Lease, SlotPool
+from slotgate.admission import BodyBudget, Demand, Lease, SlotPool
 from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import ENDPOINTS
@@ -28,6 +28,7 @@ def generation(endpoint: str = "chat", body: bytes = BODY, **demand: Any) -> Pre
         context=RequestContext("id", 0.0),
         endpoint=found,
         body=(body,),
+        held=BodyBudget(10**9).open("t", len(body)),
         headers=[],
         identity=Identity("id", 0, "m"),
         demand=Demand("t", "m", **{"numbered": found.numbered, **demand}),

@@ -209,38 +209,54 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_an_oversize_event_is_reported_in_pieces_and_the_stream_goes_on(limit: int, line_end: bytes) -> None:
-    big = b"data: " + b"x" * limit + b"\ndata: " + b"y" * limit + b"\n\n"
-    after = b"data: 1\ndata: 2\n\n: c\ndata: [DONE]\n\n"
-    stream = (b"data: 0\n\n" + big + after).replace(b"\n", line_end)
+def test_a_large_event_is_reported_in_pieces_and_the_stream_goes_on(limit: int, line_end: bytes) -> None:
+    """However it is cut: its data lines joined, its comments apart, its name with every piece."""
+    lines = [
+        b"event: big",
+        b"data: " + b"x" * limit,
+        b": c1",
+        b"id: 7",
+        b"data:" + b"y" * limit,
+        b"data",
+        b"",
+        b"",
+    ]
+    after = b"data: 1\ndata: 2\n\n: c2\ndata: [DONE]\n\n"
+    stream = (b"data: 0\n\n" + b"\n".join(lines) + after).replace(b"\n", line_end)
     for size in range(1, limit):
-        pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
-        first, *middle = parsed(*pieces)
-        raw = [event.data for event in middle if event.kind is SseKind.RAW]
+        first, *middle = parsed(*(stream[start : start + size] for start in range(0, len(stream), size)))
         assert SseEvent(b"0") == first
-        assert big == b"".join(raw)
-        assert [SseEvent(b"1\n2"), SseEvent(b"c", SseKind.COMMENT), SseEvent(b"[DONE]")] == middle[len(raw) :]
+        pieces = [event for event in middle if event.kind is SseKind.PIECE]
+        assert b"x" * limit + b"\n" + b"y" * limit == b"".join(event.data for event in pieces)
+        assert {event.name for event in pieces} == {b"big"}
+        others = [event for event in middle if event.kind is not SseKind.PIECE]
+        assert [
+            SseEvent(b"c1", SseKind.COMMENT),
+            SseEvent(b"", SseKind.LAST, b"big"),
+            SseEvent(b"1\n2"),
+            SseEvent(b"c2", SseKind.COMMENT),
+            SseEvent(b"[DONE]"),
+        ] == others
 
 
-def test_only_the_last_piece_of_an_oversize_event_ends_with_a_blank_line(limit: int) -> None:
+def test_a_large_event_ends_with_its_blank_line(limit: int) -> None:
     parser = EventParser()
-    pieces = parser.feed(b"data: " + b"x" * limit + b"\n")
-    assert [b"data: " + b"x" * limit] == [piece.data for piece in pieces]
+    assert [SseEvent(b"x" * limit, SseKind.PIECE)] == parser.feed(b"data: " + b"x" * limit + b"\n")
     assert parser.pending
-    assert [SseEvent(b"\n\n", SseKind.RAW)] == parser.feed(b"\n")
+    assert [SseEvent(b"", SseKind.LAST)] == parser.feed(b"\n")
     assert not parser.pending
 
 
-def test_a_truncated_oversize_event_leaves_no_bytes_behind(limit: int) -> None:
-    big = b"data: " + b"x" * limit + b"\n"
-    assert big == b"".join(event.data for event in parsed(*bytewise(big)))
-    assert b"data: " + b"x" * limit == b"".join(event.data for event in parsed(big.rstrip()))
+def test_of_a_large_event_that_is_cut_off_no_end_is_reported(limit: int) -> None:
+    events = parsed(*bytewise(b"data: " + b"x" * limit + b"\n"))
+    assert {event.kind for event in events} == {SseKind.PIECE}
+    assert b"x" * limit == b"".join(event.data for event in events)
 
 
-def test_the_memory_of_the_parser_is_bounded() -> None:
-    parser = EventParser()
-    piece = b"x" * 65536
-    passed = sum(len(event.data) for _ in range(200) for event in parser.feed(piece))
-    kept = int(repr(parser).split()[1])
-    assert passed + kept == 200 * 65536
-    assert kept <= MAX_EVENT_BYTES
+def test_the_memory_of_a_large_event_without_data_is_bounded() -> None:
+    for start in (b"event: ", b": ", b"", b"id: "):
+        parser = EventParser()
+        parser.feed(start)
+        for _ in range(100):
+            assert parser.feed(b"x" * 65536) == []
+        assert int(repr(parser).split()[1]) <= MAX_EVENT_BYTES

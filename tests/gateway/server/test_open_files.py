@@ -30,6 +30,7 @@ def test_the_limit_is_raised_as_far_as_needed_and_allowed(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
     with capture_logs() as said:
-        allow_connections(4096)
+        possible = allow_connections(4096)
     assert limits == ([] if becomes is None else [(becomes, hard)])
     assert bool(said) == (becomes is not None and becomes < 8320)
+    assert possible == {4096: 1984, 1024: 448}.get(becomes or 0, 4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -11,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotgate.gateway.api.chunks import TEXT_KINDS, data_frame, stamp_and_split
-from slotgate.gateway.api.dialects import DONE, FrameOptions, KeepAlive, MessagesDialect, ResponsesDialect
+from slotgate.gateway.api.dialects import (
+    DONE,
+    Dialect,
+    FrameOptions,
+    KeepAlive,
+    MessagesDialect,
+    NativeDialect,
+    ResponsesDialect,
+)
 from slotgate.gateway.api.dialects.dialect import KEEPALIVE_COMMENT
 from slotgate.gateway.http.errors import GatewayError
+from slotgate.gateway.http.sse import MAX_EVENT_BYTES
 from tests.support.chat_chunks import ESCAPES, PLAIN, Shape, shapes, texts
 from tests.support.chat_stream import OURS, ChatStream
 from tests.support.llama_frames import chat_events
@@ -169,7 +179,7 @@ def test_scenario_056_an_incomplete_event_is_not_passed_on(rest: bytes) -> None:
     assert (stream.frames.sentinel, stream.frames.error) == (False, None)
 
 
-def test_a_comment_and_a_raw_event_count_without_their_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comment_and_a_large_event_count_without_their_blank_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     stream = ChatStream()
     stream.feed(T("a"), b": ping")
@@ -177,7 +187,7 @@ def test_a_comment_and_a_raw_event_count_without_their_blank_line(monkeypatch: p
     assert stream.read()[1:] == [b": ping\n\n"]
     stream.feed(b"data: " + b"x" * 50 + b"\n")
     stream.frames.finish()
-    assert stream.out.unread == len(b"data: \n") + 50
+    assert stream.out.unread == len(b"data: ") + 50
 
 
 def test_the_times_of_the_first_output_and_the_last_event_are_kept() -> None:
@@ -393,32 +403,35 @@ def test_scenario_053_comments_are_passed_on_and_do_not_commit_the_response() ->
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk", "off"])
-def test_no_keepalive_is_sent_inside_a_raw_event(form: KeepAlive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_keepalive_is_sent_inside_a_large_event(form: KeepAlive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     big = event(PLAIN.payload("x" * 100))
     stream = ChatStream(FrameOptions(keepalive=form))
     stream.feed(big[:-30])
     assert stream.frames.keepalive() == b""
     stream.feed(big[-30:])
-    assert (form != "off") == bool(stream.frames.keepalive())
+    assert (form == "comment") == bool(stream.frames.keepalive()), "chunks end with the first output"
     stream.feed(DONE)
-    assert [big] == stream.read()
+    [passed] = stream.chunks()
+    theirs = orjson.loads(big[6:])
+    assert theirs | {"id": OURS.id, "created": OURS.created, "model": OURS.model} == passed
     assert stream.frames.sentinel
+    assert stream.token_usage.deltas == 1
 
 
 OOPS = GatewayError(500, "server_error", "internal_error", "oops")
 OOPS_FRAME = b"data: " + OOPS.body() + b"\n\n"
 
 
-def test_an_error_frame_first_ends_an_incomplete_raw_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_frame_first_ends_an_incomplete_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotgate.gateway.http.sse.MAX_EVENT_BYTES", 40)
     stream = ChatStream()
     assert stream.frames.failure(OOPS) == OOPS_FRAME
     stream.feed(event(PLAIN.payload("x" * 100))[:-30])
     stream.frames.finish()
     stream.out.put(stream.frames.failure(OOPS))
-    _, last = stream.read()
-    assert last == OOPS_FRAME
+    read = b"".join(stream.read())
+    assert read.endswith(b"\n\n" + OOPS_FRAME)
 
 
 # What the gateway asked for and the client did not
@@ -668,3 +681,63 @@ def test_reasoning_text_of_responses_is_reasoning() -> None:
         *[b'data: {"type":"response.%b.delta","item_id":"i","delta":"a"}\n\n' % kind for kind in kinds]
     )
     assert (stream.token_usage.deltas, stream.token_usage.reasoning_deltas) == (6, 4)
+
+
+# Events that are too large to hold
+
+READ = 64 * 1024
+
+
+def reads(body: bytes) -> list[bytes]:
+    return [body[start : start + READ] for start in range(0, len(body), READ)]
+
+
+def test_a_large_event_has_the_gateways_identity_and_is_counted() -> None:
+    """Its text, log probabilities and usage pass as they came."""
+    theirs = orjson.loads(PLAIN.chunk({"content": "x" * 2 * MAX_EVENT_BYTES}))
+    theirs["model"] = "/models/secret.gguf"
+    theirs["choices"][0]["logprobs"] = {"content": [{"token": "x", "logprob": -0.5}] * 1000}
+    theirs["usage"] = {"prompt_tokens": 5, "completion_tokens": 7}
+    stream = ChatStream()
+    stream.feed(*reads(event(orjson.dumps(theirs))), DONE)
+    assert stream.chunks() == [theirs | {"id": OURS.id, "created": OURS.created, "model": OURS.model}]
+    assert (stream.token_usage.deltas, stream.token_usage.prompt_tokens, stream.token_usage.completed) == (
+        1,
+        5,
+        7,
+    )
+    assert stream.frames.first_output_at == stream.now
+
+
+@pytest.mark.parametrize("dialect", [ResponsesDialect, MessagesDialect, NativeDialect])
+def test_a_large_last_event_ends_the_stream_when_its_end_is_sent(dialect: type[Dialect]) -> None:
+    text = "x" * 2 * MAX_EVENT_BYTES
+    last: dict[type[Dialect], Json] = {
+        ResponsesDialect: {"type": "response.completed", "response": {"model": "/m", "output": [text]}},
+        MessagesDialect: {"type": "message_stop", "text": text},
+        NativeDialect: {"content": text, "model": "/m", "stop": True},
+    }
+    named = b"event: %b\n" % str(last[dialect]["type"]).encode() if "type" in last[dialect] else b""
+    stream = ChatStream(dialect=dialect)
+    stream.feed(*reads(named + event(orjson.dumps(last[dialect]))))
+    assert (stream.frames.sentinel, stream.frames.error) == (True, None)
+    assert not stream.body.endswith(b"\n\n"), "the client reads the event when its slot has been released"
+    stream.out.put(stream.frames.terminal)
+    [frame] = stream.read()
+    assert frame.startswith(named + b"data: {")
+    assert b'"/m"' not in frame
+    assert text.encode() in frame
+
+
+@pytest.mark.quiet
+def test_an_event_of_3_9_mib_costs_at_most_twice_its_size() -> None:
+    size = int(3.9 * 2**20)
+    body = reads(event(PLAIN.chunk({"content": "x" * size})))
+    stream = ChatStream()
+    tracemalloc.start()
+    try:
+        stream.feed(*body, DONE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * size
