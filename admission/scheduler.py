@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -72,7 +72,6 @@ class Scheduler:
         self._pool_queues: dict[SlotPool, PoolQueue] = {}
         self._weights: dict[str, float] = {}
         self._waiting = WaitingCounts()
-        self._max_concurrent: Mapping[str, int] = {}
         self._guesses = guesses or Guesses()
         self._accounts = LeaseAccounts(self._pool_queues, self._guesses, clock, self._released)
         self._selection = Selection(self._model_queues, self._guesses, lambda: self.limits)
@@ -105,10 +104,6 @@ class Scheduler:
         self._weights.update(weights)
         for order in {pool_queue.order for pool_queue in self._pool_queues.values()}:
             order.reweigh()
-
-    def set_concurrency(self, max_concurrent: Mapping[str, int]) -> None:
-        """Set how many requests each tenant may have in the gateway. Other tenants have no limit."""
-        self._max_concurrent = max_concurrent
 
     def drain(self) -> None:
         """Refuse all new tickets, and those that wait for a slot. Running leases go on.
@@ -288,11 +283,6 @@ class Scheduler:
         if model_queue.too_narrow_for(demand):
             detail = f"no backend of the model {demand.model!r} has {demand.width} slots"
             raise self._refused(Refusal.NO_BACKEND, detail, None)
-        limit = self._max_concurrent.get(demand.tenant)
-        inside = self._accounts.by_tenant[demand.tenant] + self._waiting.tickets[demand.tenant]
-        if limit is not None and inside >= limit and not is_inside:
-            detail = f"this tenant may have {limit} requests at once"
-            raise self._refused(Refusal.TENANT_CONCURRENCY, detail, self._next_wait_s(demand))
         return model_queue
 
     def _keep_bounds(self, model_queue: ModelQueue, newcomer: Ticket) -> None:
@@ -301,29 +291,19 @@ class Scheduler:
         See `admission.queue_bounds`.
         """
         try:
-            self._refuse_newest(self._waiting.too_many(newcomer, model_queue.waiting.values(), self.limits))
-            if newcomer.queued:
-                self._refuse_newest(self._waiting.too_large(newcomer, self._newest_first, self.limits))
+            leaving = self._waiting.too_many(newcomer, model_queue.waiting.values(), self.limits)
         except NoRoom as error:
             self._take_out(model_queue, newcomer)
             self.dispatch()
             wait_s = self._next_wait_s(newcomer.demand)
             raise self._refused(Refusal.QUEUE_FULL, str(error), wait_s) from error
+        if leaving:
+            for ticket in leaving:
+                self._refuse(model_queue, ticket, Refusal.QUEUE_FULL)
+            self.dispatch()
 
     def _next_wait_s(self, demand: Demand) -> float:
         return self.estimate_wait_s(demand.model, demand.tenant, demand.priority)
-
-    def _refuse_newest(self, leaving: Sequence[Ticket]) -> None:
-        if not leaving:
-            return
-        for ticket in leaving:
-            if ticket.queued:
-                self._refuse(self._model_queues[ticket.demand.model], ticket, Refusal.QUEUE_FULL)
-        self.dispatch()
-
-    def _newest_first(self) -> list[Ticket]:
-        waiting = (ticket for queue in self._waited_for() for ticket in queue.waiting.values())
-        return sorted(waiting, key=lambda ticket: -ticket.seq)
 
     def _refused(self, refusal: Refusal, detail: str, retry_after_s: float | None) -> Refused:
         self.refused[refusal] += 1

@@ -12,7 +12,7 @@ from tests.admission.simulation import Simulation, WrongGuesses, ignore
 
 __all__ = ["promises"]
 
-_TIMEOUT = QueueLimits(max_queue=256, max_queue_per_tenant=64, max_queue_bytes=2**28, queue_timeout_s=60.0)
+_TIMEOUT = QueueLimits(max_queue=256, max_queue_per_tenant=64, queue_timeout_s=60.0)
 
 
 def promises() -> tuple[Promise, ...]:

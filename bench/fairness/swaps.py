@@ -15,7 +15,7 @@ from tests.admission.simulation import Simulation
 
 __all__ = ["swap_promises"]
 
-_LIMITS = QueueLimits(max_queue=256, max_queue_per_tenant=64, max_queue_bytes=2**28, queue_timeout_s=60.0)
+_LIMITS = QueueLimits(max_queue=256, max_queue_per_tenant=64, queue_timeout_s=60.0)
 _SLOTS = 4
 _RESIDENCE_S = 10.0
 _LINGER_S = 1.0

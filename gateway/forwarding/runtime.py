@@ -95,7 +95,6 @@ def _queue_limits(settings: Settings) -> QueueLimits:
     return QueueLimits(
         max_queue=admission.max_queue,
         max_queue_per_tenant=admission.max_queue if settings.anonymous else admission.max_queue_per_tenant,
-        max_queue_bytes=admission.max_queue_bytes,
         queue_timeout_s=admission.queue_timeout_s,
         batch_queue_timeout_s=admission.batch_queue_timeout_s,
         affinity_max_wait_s=admission.affinity_max_wait_ms / 1000,

@@ -10,7 +10,7 @@ from slotgate.admission import SETTLE_S, Demand, Lease, Outcome, QueueLimits, Sl
 from slotgate.gateway.forwarding.queue import AdmissionQueue
 from tests.admission.llama_model import LlamaModel, ModelledConnection, ModelledWork
 
-LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, max_queue_bytes=10**12, queue_timeout_s=1e6)
+LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, queue_timeout_s=1e6)
 MIB = 1024 * 1024
 
 

@@ -14,9 +14,7 @@ from functools import partial
 from slotgate.admission import Demand, Lease, Outcome, Priority, QueueLimits, Scheduler, SlotPool, Ticket
 from slotgate.admission.guesses import Guesses
 
-ROOMY = QueueLimits(
-    max_queue=10**6, max_queue_per_tenant=10**6, max_queue_bytes=10**12, queue_timeout_s=10**9
-)
+ROOMY = QueueLimits(max_queue=10**6, max_queue_per_tenant=10**6, queue_timeout_s=10**9)
 ONE_SLOT_S = 1.0
 
 

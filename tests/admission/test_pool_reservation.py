@@ -235,7 +235,7 @@ def test_a_request_that_leaves_enough_slots_for_the_width_passes() -> None:
 
 
 def test_no_slot_is_held_for_a_width_that_is_not_there_before_the_wait_ends() -> None:
-    limits = QueueLimits(100, 100, 10**9, queue_timeout_s=10.0)
+    limits = QueueLimits(100, 100, queue_timeout_s=10.0)
     simulation = Simulation(SlotPool("gpu", 2), limits=limits)
     simulation.submit("long", seconds=30.0)
     simulation.run(30.0)
@@ -248,7 +248,7 @@ def test_no_slot_is_held_for_a_width_that_is_not_there_before_the_wait_ends() ->
 
 
 def test_time_that_is_held_back_from_others_is_paid_for_even_without_a_grant() -> None:
-    limits = QueueLimits(100, 100, 10**9, queue_timeout_s=10.0)
+    limits = QueueLimits(100, 100, queue_timeout_s=10.0)
     simulation = Simulation(SlotPool("gpu", 3), limits=limits)
     simulation.submit("long", seconds=60.0)
     wide = simulation.submit("wide", width=3)
@@ -266,7 +266,7 @@ class Neighbours:
     """Four slots: one long stream, three chat clients, and one client that asks for `n` = 4 in a loop."""
 
     def __init__(self, *, wide: bool) -> None:
-        limits = QueueLimits(256, 64, 10**9, queue_timeout_s=60.0)
+        limits = QueueLimits(256, 64, queue_timeout_s=60.0)
         self.simulation = Simulation(SlotPool("gpu", 4), limits=limits)
         self.waits: list[float] = []
         self.answers = 0

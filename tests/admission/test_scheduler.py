@@ -25,10 +25,9 @@ from tests.admission.simulation import SimulatedRequest, Simulation, ignore
 def limits(
     max_queue: int = 10**6,
     max_queue_per_tenant: int = 10**6,
-    max_queue_bytes: int = 10**12,
     queue_timeout_s: float = 10**9,
 ) -> QueueLimits:
-    return QueueLimits(max_queue, max_queue_per_tenant, max_queue_bytes, queue_timeout_s)
+    return QueueLimits(max_queue, max_queue_per_tenant, queue_timeout_s)
 
 
 def refusal_of(simulation: Simulation, demand: Demand) -> Refused:
@@ -216,28 +215,6 @@ def test_a_tenant_cannot_take_all_places() -> None:
         simulation.submit("crowd")
     assert refusal_of(simulation, Demand("crowd", "m")).refusal is Refusal.QUEUE_FULL
     assert simulation.submit("other").ticket.queued
-
-
-def test_the_bodies_that_wait_are_bounded_all_together() -> None:
-    simulation = Simulation(a=[SlotPool("a", 1)], b=[SlotPool("b", 1)], limits=limits(max_queue_bytes=1000))
-    simulation.submit(model="a")
-    simulation.submit(model="b")
-    first = simulation.scheduler.submit(Demand("t", "a", body_bytes=600), ignore)
-    assert refusal_of(simulation, Demand("t", "b", body_bytes=401)).refusal is Refusal.QUEUE_FULL
-    simulation.scheduler.submit(Demand("t", "b", body_bytes=400), ignore)
-    simulation.scheduler.withdraw(first)
-    simulation.scheduler.submit(Demand("t", "b", body_bytes=600), ignore)
-
-
-def test_a_tenant_has_no_more_requests_in_the_gateway_than_it_may() -> None:
-    simulation = Simulation(SlotPool("gpu", 1))
-    simulation.scheduler.set_concurrency({"t": 2})
-    running, waiting = simulation.submit(), simulation.submit()
-    assert waiting.ticket.queued
-    assert refusal_of(simulation, Demand("t", "m")).refusal is Refusal.TENANT_CONCURRENCY
-    assert simulation.submit("other").ticket.queued
-    simulation.release(running)
-    assert simulation.submit().ticket.queued
 
 
 def test_a_refused_ticket_leaves_nothing_behind() -> None:
@@ -506,11 +483,9 @@ def test_second_attempt_waits_as_long_as_a_new_request() -> None:
 
 def test_second_attempt_is_inside_whatever_the_bounds_say() -> None:
     pool = SlotPool("gpu", 1)
-    simulation = Simulation(pool, limits=limits(max_queue=1, max_queue_per_tenant=1, max_queue_bytes=1))
-    simulation.scheduler.set_concurrency({"t": 2})
+    simulation = Simulation(pool, limits=limits(max_queue=1, max_queue_per_tenant=1))
     request, waiting = simulation.submit(), simulation.submit()
     pool.admitting = False
     simulation.release(request, Outcome.ABANDONED)
-    simulation.scheduler.set_concurrency({"t": 1})
     assert again(simulation, request).queued
     assert waiting.ticket.queued

@@ -32,7 +32,7 @@ from slotgate.admission import (
 from tests.admission.simulation import ignore
 
 START = datetime.datetime(2026, 11, 29, 12, 0, tzinfo=datetime.UTC)
-QUEUE = QueueLimits(max_queue=8, max_queue_per_tenant=5, max_queue_bytes=1000, queue_timeout_s=30.0)
+QUEUE = QueueLimits(max_queue=8, max_queue_per_tenant=5, queue_timeout_s=30.0)
 TENANTS = ("a", "b", "c")
 SLOTS = 2
 
@@ -70,7 +70,6 @@ class TenantMachine(RuleBasedStateMachine):
         self.scheduler.route({"m": self.pools})
         self.limiter = Limiter(lambda: self.now, self.utc)
         self.requests: list[ChargedRequest] = []
-        self.concurrent: dict[str, int] = {}
 
     def utc(self) -> datetime.datetime:
         return START + datetime.timedelta(seconds=self.now)
@@ -84,15 +83,10 @@ class TenantMachine(RuleBasedStateMachine):
     @rule(
         given=st.fixed_dictionaries(dict.fromkeys(TENANTS, limits)),
         weights=st.dictionaries(st.sampled_from(TENANTS), st.sampled_from([0.01, 1.0, 4.0, 1000.0])),
-        concurrent=st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 3)),
     )
-    def reload(
-        self, given: dict[str, TenantLimits], weights: dict[str, float], concurrent: dict[str, int]
-    ) -> None:
+    def reload(self, given: dict[str, TenantLimits], weights: dict[str, float]) -> None:
         self.limiter.configure(given)
         self.scheduler.set_weights(weights)
-        self.scheduler.set_concurrency(concurrent)
-        self.concurrent = concurrent
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -103,7 +97,6 @@ class TenantMachine(RuleBasedStateMachine):
     )
     def ask(self, tenant: str, tokens: int, width: int, priority: Priority, size: int) -> None:
         before = self.state(tenant)
-        inside = sum(not request.over for request in self.requests if request.tenant == tenant)
         try:
             reservation = self.limiter.reserve(tenant, tokens)
         except Refused:
@@ -115,7 +108,6 @@ class TenantMachine(RuleBasedStateMachine):
             reservation.refund()
             self.is_as(tenant, before)
             return
-        assert inside < self.concurrent.get(tenant, 1000)
         self.requests.append(ChargedRequest(ticket, reservation, self.limiter.day, reservation.of_day))
 
     @rule(number=which)
@@ -232,7 +224,6 @@ class TenantMachine(RuleBasedStateMachine):
             pool.restarted()
             assert pool.free == pool.total
         assert (self.scheduler.status().by_tenant, self.scheduler.leases_by_tenant) == ({}, {})
-        assert self.scheduler._waiting.body_bytes.total() == 0
         self.accounts_hold_what_is_reserved_and_what_was_settled()
         self.now += 10**6
         for tenant in TENANTS:

@@ -11,7 +11,6 @@ WAIT_S = 0.05
 LIMITS = QueueLimits(
     max_queue=100,
     max_queue_per_tenant=100,
-    max_queue_bytes=10**9,
     queue_timeout_s=100,
     affinity_max_wait_s=WAIT_S,
 )

@@ -15,7 +15,7 @@ from slotgate.admission.pool_reservation import FIRST_HOLD_S
 from slotgate.gateway.forwarding.queue import AdmissionQueue
 from tests.support.virtual_time import run_virtual
 
-LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, max_queue_bytes=10**9, queue_timeout_s=60.0)
+LIMITS = QueueLimits(max_queue=10**4, max_queue_per_tenant=10**4, queue_timeout_s=60.0)
 
 
 class WaitingTenants:
