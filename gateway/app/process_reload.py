@@ -59,9 +59,11 @@ class ProcessReload:
     def merge(self, written: Settings) -> ProcessChanges:
         """Return what changes with these settings. Processes get their new commands for their next load.
 
-        Raises `SettingsError` if a backend has to isolate requests and was made without that.
+        Raises `SettingsError` if a backend has to isolate requests and was made without that, be it with the
+        entry that is in force or with the one that waits.
         """
-        check_isolation_goes_on(self._unable, written)
+        backends = (*written.backends, *self._in_force.values())
+        check_isolation_goes_on(self._unable, written.model_copy(update={"backends": backends}))
         wanted = {entry.name: entry for entry in written.backends if entry.command}
         new = [name for name in wanted if name not in self._in_force]
         taken = {entry.name for entry in written.backends if not entry.command} & self._in_force.keys()

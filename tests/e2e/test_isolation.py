@@ -200,8 +200,9 @@ async def test_a_reload_is_judged_by_the_processes_that_run_and_not_by_those_it_
 
     def written(own: str, other: str) -> Settings:
         keys = {"key_hashes": [hash_key("sg-a")]}
+        slots = {"m": 1, "n": 2}
         backends = [
-            own_backend(name, llama_command(tiny_model)) | {"models": [model]}
+            own_backend(name, llama_command(tiny_model, slots=slots[model])) | {"models": [model]}
             for name, model in (("first", own), ("second", other))
         ]
         tenants = [{"name": "a", **keys, "isolate_cache": True, "models": [own]}]
