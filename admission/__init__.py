@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from slotgate.admission.body_budget import BodyBudget, HeldBody
 from slotgate.admission.concurrency import Concurrency
-from slotgate.admission.demand import Demand, Priority
+from slotgate.admission.demand import Demand, Priority, RequestInPieces
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.lease import Lease, LeaseState, Outcome
 from slotgate.admission.limits import Limiter, RateState, TenantLimits, UsageReservation
@@ -36,6 +36,7 @@ __all__ = [
     "RateState",
     "Refusal",
     "Refused",
+    "RequestInPieces",
     "Scheduler",
     "SlotPool",
     "SlotProbe",

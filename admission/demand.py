@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["Demand", "Priority"]
+__all__ = ["Demand", "Priority", "RequestInPieces"]
 
 
 class Priority(IntEnum):
@@ -14,6 +14,16 @@ class Priority(IntEnum):
 
     INTERACTIVE = 0
     BATCH = 1
+
+
+@dataclass(slots=True, eq=False)
+class RequestInPieces:
+    """A request that is asked in pieces, each with a ticket of its own. Its owner keeps it up to date."""
+
+    pieces: int = 0
+    """The pieces that wait or run, or are about to queue."""
+    begun: bool = False
+    """True once a piece has been sent to a backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,19 @@ class Demand:
     """True if nothing of the request may be left in a slot when another request gets the slot."""
     warmth: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Pool name -> bytes of the prompt that its backend probably has in its cache."""
+
+    request: RequestInPieces | None = field(default=None, hash=False)
+    """The request that this is a piece of; None: it is a request of its own."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True for a piece of a request that has begun."""
+        return self.request is not None and self.request.begun
+
+    @property
+    def keeps_place(self) -> bool:
+        """True for the only piece of a request that has begun. The request was inside all the time."""
+        return self.request is not None and self.request.begun and self.request.pieces == 1
 
     def __post_init__(self) -> None:
         if self.width < 1:

@@ -108,12 +108,13 @@ class Scheduler:
     def drain(self) -> None:
         """Refuse all new tickets, and those that wait for a slot. Running leases go on.
 
-        Tickets that wait for their model to be loaded keep their places until `refuse_waiting`.
+        Tickets that wait for their model to be loaded keep their places until `refuse_waiting`. So do pieces
+        of a request that has begun, and its next pieces are let in.
         """
         self.draining = True
         now = self._clock()
         for_a_slot = [queue for queue in self._waited_for() if not queue.clock.stands(now)]
-        self._refuse_all(for_a_slot, Refusal.DRAINING)
+        self._refuse_all(for_a_slot, Refusal.DRAINING, but_begun=True)
 
     def refuse_waiting(self) -> None:
         """Refuse all tickets that still wait, because the gateway ends."""
@@ -128,6 +129,7 @@ class Scheduler:
 
         `before` is the request's first ticket if it is tried again: it keeps its place in the order of
         arrival, and the bounds of queue and tenant do not turn it away, because it was inside all the time.
+        Nor do they turn away the next piece of a request that has begun.
         Raises `Refused` if the queue is full, or if no backend could ever serve the demand.
         """
         model_queue = self._admit(demand, is_inside=before is not None)
@@ -138,7 +140,7 @@ class Scheduler:
         ticket.guess = self._guesses.of(demand) * demand.width
         try:
             self._place(model_queue, ticket, now)
-            if ticket.queued and before is None:
+            if ticket.queued and before is None and not demand.keeps_place:
                 self._keep_bounds(model_queue, ticket)
         except Refused:
             raise
@@ -273,7 +275,7 @@ class Scheduler:
     # -- checks of a new ticket
 
     def _admit(self, demand: Demand, *, is_inside: bool) -> ModelQueue:
-        if self.draining:
+        if self.draining and not demand.has_begun:
             raise self._refused(Refusal.DRAINING, "the gateway is shutting down", UNKNOWN_S)
         model_queue = self._model_queues.get(demand.model)
         if model_queue is None:
@@ -374,10 +376,11 @@ class Scheduler:
         self._take_out(model_queue, ticket)
         ticket.withdraw(refusal)
 
-    def _refuse_all(self, model_queues: Iterable[ModelQueue], refusal: Refusal) -> None:
-        for model_queue in model_queues:
+    def _refuse_all(self, queues: Iterable[ModelQueue], refusal: Refusal, *, but_begun: bool = False) -> None:
+        for model_queue in queues:
             for ticket in list(model_queue.waiting.values()):
-                self._refuse(model_queue, ticket, refusal)
+                if not (but_begun and ticket.demand.has_begun):
+                    self._refuse(model_queue, ticket, refusal)
 
     def _waited_for(self) -> list[ModelQueue]:
         return [model_queue for model_queue in self._model_queues.values() if model_queue.waiting]
