@@ -27,6 +27,8 @@ class RequestBuilder:
         self._base_url = base_url
         self._api_key = api_key
         self._queries: dict[tuple[str, str], httpx.Request] = {}
+        self._urls: dict[str, httpx.URL] = {}
+        """Path -> URL. Parsing one takes a fifth of the time of a short exchange."""
         self._head_starts: dict[str, bytes] = {}
         """Path -> the beginning of the head that all streams on this path share."""
 
@@ -74,7 +76,11 @@ class RequestBuilder:
         return [(b"authorization", b"Bearer " + self._api_key.encode())] if self._api_key else []
 
     def _url(self, path: str) -> httpx.URL:
-        return self._base_url.copy_with(raw_path=self._base_url.raw_path.rstrip(b"/") + path.encode())
+        url = self._urls.get(path)
+        if url is None:
+            raw_path = self._base_url.raw_path.rstrip(b"/") + path.encode()
+            url = self._urls[path] = self._base_url.copy_with(raw_path=raw_path)
+        return url
 
 
 def was_sent_twice(response: httpx.Response) -> bool:
