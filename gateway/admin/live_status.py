@@ -167,9 +167,10 @@ class LiveStatus:
     def _new_snapshot(self, now: float) -> dict[str, Any]:
         fleet, in_flight = self._runtime.fleet, self._runtime.in_flight
         holders: LeaseHolders = {
-            progress.lease: (context, progress)
+            lease: (context, progress)
             for answer, context in in_flight.answers
-            if (progress := answer.progress()).lease is not None
+            for progress in (answer.progress(),)
+            for lease in progress.leases
         }
         self._slot_view.keep_only({backend.pool.name for backend in fleet.backends.values()})
         status = status_of(self._runtime, self._actions)

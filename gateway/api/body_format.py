@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
+from slotgate.gateway.api.split import ArraySplit
 
 __all__ = ["BodyFormat"]
 
@@ -17,6 +18,10 @@ def _one_piece(_: dict[str, Any]) -> int:
 
 def _accept(_: dict[str, Any]) -> None:
     """Check nothing. The backend judges the body."""
+
+
+def _never_split(_: dict[str, Any]) -> ArraySplit | None:
+    return None
 
 
 def _session_only(_: Mapping[str, Any], session: bytes) -> PromptPrefix:
@@ -30,6 +35,8 @@ class BodyFormat:
     """Raises `ClientError` with the name of the member that is wrong."""
     pieces: Callable[[dict[str, Any]], int] = _one_piece
     """Counts the prompts, inputs or documents in a body. llama-server spreads them over its slots."""
+    split: Callable[[dict[str, Any]], ArraySplit | None] = _never_split
+    """Returns the array whose elements can be asked for one at a time, or None. Not for streams."""
     count_names: tuple[str, ...] = ()
     """Members that state how many choices are wanted, in the order in which llama-server reads them."""
     limit_names: tuple[str, ...] = ()

@@ -22,7 +22,9 @@ from slotgate.gateway.api.dialects import (
     TextDialect,
     TranscriptionDialect,
 )
+from slotgate.gateway.api.merge import AnswerForm
 from slotgate.gateway.api.prompt_prefix import messages_prefix, text_prefix
+from slotgate.gateway.api.split import split_array, split_documents
 from slotgate.gateway.http.errors import ClientError, UpstreamError
 
 __all__ = ["ENDPOINTS", "Endpoint", "count_texts"]
@@ -139,19 +141,22 @@ def _inputs(members: Json) -> int:
 
 
 def _native_inputs(members: Json) -> int:
-    name = "input" if members.get("content") is None and members.get("input") is not None else "content"
+    """llama-server reads `input`, and only without it `content`."""
+    name = "content" if members.get("input") is None else "input"
     return count_texts(members.get(name), name)
 
 
 def _documents(members: Json) -> int:
-    name = "documents" if members.get("texts") is None else "texts"
+    """llama-server reads `documents`, and only without it `texts`."""
+    name = "texts" if members.get("documents") is None and "texts" in members else "documents"
     documents = members.get(name)
     if not isinstance(documents, list) or not documents:
         raise ClientError("invalid_request", f"{name} must be a list, and not empty", param=name)
     return len(documents)
 
 
-_EMBEDS = BodyFormat(pieces=_inputs)
+_LIST = AnswerForm()
+_EMBEDS = BodyFormat(pieces=_inputs, split=split_array(AnswerForm("data"), "input"))
 
 ENDPOINTS = (
     Endpoint(
@@ -174,6 +179,7 @@ ENDPOINTS = (
         ("/v1/completions", "/completions"),
         BodyFormat(
             pieces=_prompts,
+            split=split_array(AnswerForm("choices"), "prompt"),
             prefix=text_prefix,
             count_names=_COUNTS,
             limit_names=_LIMITS,
@@ -218,6 +224,7 @@ ENDPOINTS = (
         ("/completion",),
         BodyFormat(
             pieces=_prompts,
+            split=split_array(_LIST, "prompt"),
             prefix=text_prefix,
             count_names=_COUNTS,
             limit_names=_LIMITS,
@@ -241,11 +248,16 @@ ENDPOINTS = (
         NativeDialect,
     ),
     Endpoint("embeddings", ("/v1/embeddings", "/embeddings"), _EMBEDS, numbered=False),
-    Endpoint("embedding", ("/embedding",), BodyFormat(pieces=_native_inputs), numbered=False),
+    Endpoint(
+        "embedding",
+        ("/embedding",),
+        BodyFormat(pieces=_native_inputs, split=split_array(_LIST, "input", "content")),
+        numbered=False,
+    ),
     Endpoint(
         "rerank",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
-        BodyFormat(check=_require("query"), pieces=_documents),
+        BodyFormat(check=_require("query"), pieces=_documents, split=split_documents),
         numbered=False,
     ),
     Endpoint(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from slotgate.gateway.api.body_format import BodyFormat
+from slotgate.gateway.api.split import ArraySplit
 from slotgate.gateway.http.context import TenantIdentity
 from slotgate.gateway.http.errors import ClientError
 
@@ -56,6 +57,8 @@ class RequestParameters:
     timings_per_token: bool
     withheld: tuple[str, ...] = ()
     """Members that the gateway asks for to count tokens, and takes out of the answer again."""
+    split: ArraySplit | None = None
+    """The array that is asked for piece by piece; None: the request is asked as a whole."""
 
     @classmethod
     def from_members(cls, members: dict[str, Any], body_format: BodyFormat) -> RequestParameters:
@@ -64,18 +67,21 @@ class RequestParameters:
         stream_options = {}
         if body_format.usage_on_demand:
             stream_options = _typed(members, "stream_options", dict, "an object") or {}
+        stream = body_format.streams and bool(_typed(members, "stream", bool, "true or false"))
+        pieces = body_format.pieces(members)
         return cls(
             format=body_format,
             model=_typed(members, "model", str, "a string"),
-            stream=body_format.streams and bool(_typed(members, "stream", bool, "true or false")),
+            stream=stream,
             n=next(iter(_counts(members, body_format.count_names, least=1).values()), 1),
-            pieces=body_format.pieces(members),
+            pieces=pieces,
             max_tokens=_token_limit(members, body_format),
             limit_name=next(iter(_counts(members, body_format.limit_names)), body_format.own_limit),
             include_usage=_flag(stream_options, "include_usage"),
             running_usage=_flag(stream_options, "continuous_usage_stats"),
             timings_per_token=bool(members.get("timings_per_token")),
             withheld=_counts_left_out(members) if body_format.chooses_fields else (),
+            split=body_format.split(members) if pieces > 1 and not stream else None,
         )
 
     @property
@@ -83,13 +89,18 @@ class RequestParameters:
         """The number of parts in the answer: one for every choice of every piece."""
         return self.n * self.pieces
 
-    def width(self, slots: int) -> int:
-        """Return the number of slots to hold on a backend that has `slots`.
+    @property
+    def parts_at_once(self) -> int:
+        """The number of parts that the backend is asked for at once: of the whole answer, or of one piece."""
+        return self.parts if self.split is None else self.n
 
-        llama-server runs the choices of a request side by side, so `n` is the least. Pieces can run one after
-        the other, so they take what there is.
+    def width(self, slots: int) -> int:
+        """Return the number of slots to hold on a backend that has `slots`, for all parts or for one piece.
+
+        llama-server runs the choices of a request side by side, so `n` is the least. Pieces that are asked
+        together, as in a stream, can run one after the other, so they take what there is.
         """
-        return max(self.n, min(self.parts, max(1, slots)))
+        return max(self.n, min(self.parts_at_once, max(1, slots)))
 
     def cost(self, prompt_tokens: float, tenant: TenantIdentity) -> float:
         """Estimate the tokens of prompt and answer. Limits reserve them until the real count is known."""
@@ -99,18 +110,19 @@ class RequestParameters:
         return prompt_tokens + min(output, _MAX_OUTPUT_TOKENS)
 
     def answer_tokens(self, tenant: TenantIdentity) -> int | None:
-        """Return the most tokens that all parts of the answer can have together; None: there is no limit."""
+        """Return the most tokens that the parts asked for at once can have together; None: no limit."""
         if not self.format.generates:
             return 0
         allowed = _allowed(self.max_tokens, tenant)
-        return None if allowed is None else min(allowed, _MAX_OUTPUT_TOKENS) * self.parts
+        return None if allowed is None else min(allowed, _MAX_OUTPUT_TOKENS) * self.parts_at_once
 
     def changes(
         self, members: dict[str, Any], tenant: TenantIdentity, upstream_model: str | None, added: AddedOptions
     ) -> dict[str, bytes | None]:
         """Return member name -> JSON to set in the backend's body, or None to leave the member out.
 
-        Raises `ClientError` if a member that must change is nested too deeply to be written.
+        Of a split request, the body then has what all pieces have in common. Raises `ClientError` if a member
+        that must change is nested too deeply to be written.
         """
         changes: dict[str, bytes | None] = {}
         if upstream_model is not None and self.model != upstream_model:
@@ -128,6 +140,8 @@ class RequestParameters:
             changes["stream_options"] = _with_usage(members.get("stream_options") or {})
         if added.timings:
             changes["timings_per_token"] = b"true"
+        if self.split is not None:
+            changes |= dict.fromkeys(self.split.own_members)
         return changes
 
 

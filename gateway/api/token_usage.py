@@ -211,6 +211,11 @@ class TokenUsage:
         return self.parts_expected - 1
 
     @property
+    def prompts(self) -> int:
+        """The number of prompts."""
+        return self._prompts
+
+    @property
     def parts_expected(self) -> int:
         """The number of answers: `choices` for each prompt."""
         return self._choices * self._prompts

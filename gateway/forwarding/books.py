@@ -70,6 +70,11 @@ class BookEntry:
                 return Charge.NOTHING
         return Charge.WORK
 
+    @property
+    def stated_prompt(self) -> int | None:
+        """The prompt tokens as the backend stated them, or None."""
+        return self.usage.prompt_tokens
+
     def state(self, context: RequestContext) -> int:
         """Write the counts into the context. Returns the tokens to charge."""
         if self.charge is not Charge.WORK:

@@ -53,9 +53,10 @@ class ContextWatch:
         answers: dict[Lease, Cancellable] = {}
         for answer, _ in self._in_flight.answers:
             progress = answer.progress()
-            if progress.lease is not None and progress.lease.live:
-                answers[progress.lease] = answer
-                progress.lease.grown(progress.context_tokens)
+            for lease in progress.leases:
+                if lease.live:
+                    answers[lease] = answer
+                    lease.grown(progress.context_tokens)
         for backend in self._backends:
             if _is_shared(backend):
                 self._end_one(backend, answers)

@@ -18,11 +18,29 @@ from slotgate.gateway.backends.request_builder import was_sent_twice
 from slotgate.gateway.http.errors import GatewayError, UpstreamError, upstream_timeout
 from slotgate.gateway.settings import TimeoutsSettings
 
-__all__ = ["BufferedReply", "fetch"]
+__all__ = ["AnswerRoom", "BufferedReply", "fetch"]
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer is held in memory. 8,192 tokens with 20 log probabilities each take less than a third of this."""
 _JSON = b"application/json"
+
+
+class AnswerRoom:
+    """The bytes that the answers to one request may still have, all together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_ANSWER_BYTES
+
+    def __repr__(self) -> str:
+        return f"<AnswerRoom {self.left} bytes>"
+
+    def take(self, size: int) -> None:
+        """Raises `UpstreamError` if there is no room left."""
+        self.left -= size
+        if self.left < 0:
+            raise UpstreamError("upstream_broken", f"the backend's answer is over {MAX_ANSWER_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +69,23 @@ class BufferedReply:
 
         `withheld` members are taken out after the token counts were read.
         """
+        if self.success and may_be_text and self.content_type.lower().startswith(b"text/plain"):
+            return self
+        said = self.parsed(identity, stamp, scrub, token_usage=token_usage, withheld=withheld)
+        return replace(self, content_type=_JSON, body=encode(said))
+
+    def parsed(
+        self,
+        identity: Identity,
+        stamp: Callable[[Any, Identity], None],
+        scrub: Callable[[bytes], bytes],
+        *,
+        token_usage: TokenUsage | None = None,
+        withheld: tuple[str, ...] = (),
+    ) -> dict[str, Any] | list[Any]:
+        """Return the same as `rewritten`, as a value that is not encoded yet."""
         if not self.success:
             raise self._failure(scrub)
-        if may_be_text and self.content_type.lower().startswith(b"text/plain"):
-            return self
         said = parse_value(self.body)
         if said is None:
             said = parse_lenient(self.body)
@@ -66,7 +97,7 @@ class BufferedReply:
             for name in withheld if isinstance(part, dict) else ():
                 part.pop(name, None)
         stamp(said, identity)
-        return replace(self, content_type=_JSON, body=encode(said))
+        return said
 
     def _failure(self, scrub: Callable[[bytes], bytes]) -> GatewayError:
         error = error_of_answer(self.status, self.body, scrub)
@@ -83,9 +114,14 @@ async def fetch(
     timeouts: TimeoutsSettings,
     *,
     on_head: Callable[[], None] = lambda: None,
+    room: AnswerRoom | None = None,
 ) -> BufferedReply:
-    """Return the complete answer. Raises `UpstreamError`, `retry_safe` if the backend was not reached."""
+    """Return the complete answer. Raises `UpstreamError`, `retry_safe` if the backend was not reached.
+
+    `room` is shared by several answers that are in memory together.
+    """
     limits = _Limits(timeouts)
+    room = room or AnswerRoom()
     body = bytearray()
     try:
         async with asyncio.timeout_at(limits.first_byte()) as deadline:
@@ -95,9 +131,7 @@ async def fetch(
                 deadline.reschedule(limits.idle())
                 async for piece in response.aiter_raw():
                     body += piece
-                    if len(body) > MAX_ANSWER_BYTES:
-                        message = f"the backend's answer is over {MAX_ANSWER_BYTES} bytes"
-                        raise UpstreamError("upstream_broken", message)
+                    room.take(len(piece))
                     deadline.reschedule(limits.idle())
             finally:
                 await response.aclose()

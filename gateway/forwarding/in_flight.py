@@ -19,8 +19,8 @@ __all__ = ["Cancellable", "InFlight", "Progress"]
 class Progress:
     """The progress of an answer."""
 
-    lease: Lease | None
-    """The last lease that the request got."""
+    leases: tuple[Lease, ...]
+    """The last lease that the request got, or those of its pieces that run."""
     prompt_tokens: int
     """Prompt tokens, as far as the backend has stated them; else 0."""
     cached_tokens: int
@@ -29,7 +29,8 @@ class Progress:
     first_output_at: float | None
     """The time of the first token; None for a buffered answer."""
     context_tokens: int = 0
-    """Tokens of the prompt and of the answer so far. A prompt whose count was not stated is estimated."""
+    """Tokens of the prompt and of the answer so far. A prompt whose count was not stated is estimated. Of
+    pieces, it is that of the largest."""
 
     @classmethod
     def of(cls, entry: BookEntry, first_output_at: float | None) -> Progress:
@@ -37,7 +38,7 @@ class Progress:
         stated = usage.prompt_tokens
         prompt = round(entry.expected_prompt) if stated is None else stated
         return cls(
-            entry.lease,
+            () if entry.lease is None else (entry.lease,),
             stated or 0,
             usage.cached_tokens,
             usage.completed,
@@ -52,6 +53,9 @@ class Cancellable(Protocol):
 
     def progress(self) -> Progress:
         """Return the progress so far."""
+
+    def runs_on(self, backend: str) -> bool:
+        """Return True if the backend of this name works for the request."""
 
 
 class InFlight:
@@ -134,6 +138,6 @@ class InFlight:
 
     def cancel_all(self, error: GatewayError, backend: str | None = None) -> None:
         """End all requests with this error, or only those that run on this backend."""
-        for answer, context in list(self._answers.items()):
-            if backend is None or (context.backend == backend and context.granted_at is not None):
+        for answer in list(self._answers):
+            if backend is None or answer.runs_on(backend):
                 answer.cancel(error)

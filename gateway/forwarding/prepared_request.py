@@ -9,6 +9,7 @@ from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import Dialect, FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
+from slotgate.gateway.api.split import ArraySplit
 from slotgate.gateway.forwarding.books import BookEntry
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.headers import Headers
@@ -38,6 +39,13 @@ class PreparedRequest:
     """The name of the body's member that limits the answers."""
     queue_events: bool = False
     """True if the client wants to be told its place in the queue."""
+    split: ArraySplit | None = None
+    """The array that is asked for piece by piece. Body and demand are then what the pieces have in common,
+    but `demand.cost` is that of the whole."""
+    shares_context: bool = False
+    """True if a backend of the model may share its context between slots."""
+    names_slot: bool = False
+    """True if the client chooses the backend's slot."""
 
     def body_for(self, lease: Lease) -> Body:
         """Return the body with the members that depend on the lease: the slot, and a limit for answers."""
@@ -49,8 +57,8 @@ class PreparedRequest:
         limits = [limit for limit in (lease.answer_limit, self.entry.answer_limit) if limit is not None]
         if limits and self.limit_name:
             members[self.limit_name] = min(limits)
-        [document] = self.body
-        return with_members(bytes(document), members)
+        *before, last = self.body
+        return (*before, *with_members(bytes(last), members))
 
     def fingerprint(self) -> int:
         """Return a number that two requests share if they ask the same of a backend.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from slotgate.admission import Demand, HeldBody, Lease, Outcome, Refusal, Refused, Scheduler, Ticket
 from slotgate.gateway.forwarding.queue import AdmissionQueue
@@ -50,15 +50,15 @@ def refusal(refused: Refused) -> CapacityError:
 
 @contextmanager
 def owned(
-    ticket: Ticket, scheduler: Scheduler, body: HeldBody, cancel: Callable[[GatewayError], None]
+    ticket: Ticket, scheduler: Scheduler, body: HeldBody, cancel: Callable[[GatewayError], None] | None
 ) -> Iterator[None]:
     """Wait in the block for the ticket to be settled.
 
     If an exception leaves the block, leave the queue, and give back a grant that came at that moment.
-    `cancel` is called if the body has to give way to those of others.
+    `cancel` is called if the body has to give way to those of others. If it is None, the body does not.
     """
     try:
-        with body.given_up_by(lambda refused: cancel(refusal(refused))):
+        with body.given_up_by(lambda refused: cancel(refusal(refused))) if cancel else nullcontext():
             yield
     except BaseException:
         scheduler.withdraw(ticket)

@@ -109,6 +109,9 @@ class StreamedAnswer:
         first_output_at = self._frames.first_output_at if self._frames is not None else None
         return Progress.of(self._entry, first_output_at)
 
+    def runs_on(self, backend: str) -> bool:
+        return self._context.backend == backend and self._context.granted_at is not None
+
     # -- from the queue to the end
 
     def _downstream(self, scope: Scope, send: Send, client: ClientWatch) -> Downstream:

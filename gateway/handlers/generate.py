@@ -33,6 +33,7 @@ from slotgate.gateway.forwarding.eligibility import check_served, upstream_heade
 from slotgate.gateway.forwarding.entrance import arriving, entered
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
 from slotgate.gateway.forwarding.runtime import Runtime
+from slotgate.gateway.forwarding.split_entry import SplitEntry
 from slotgate.gateway.forwarding.streamed import StreamedAnswer
 from slotgate.gateway.http.context import RequestContext, TenantIdentity, context_of, headers_of
 from slotgate.gateway.http.delivery import until_delivered
@@ -76,9 +77,9 @@ class Generate:
 
     def _learn(self, prepared: PreparedRequest) -> None:
         """Learn the sizes of the prompt and of the answer, as far as the backend has stated them."""
-        usage, demand = prepared.entry.usage, prepared.demand
-        if usage.prompt_tokens is not None:
-            self._runtime.prompt_sizes.note(demand.model, prepared.entry.prompt, usage.prompt_tokens)
+        usage, demand, prompt_tokens = prepared.entry.usage, prepared.demand, prepared.entry.stated_prompt
+        if prompt_tokens is not None:
+            self._runtime.prompt_sizes.note(demand.model, prepared.entry.prompt, prompt_tokens)
         if usage.finished and demand.tokens:
             kind = demand.tenant, demand.endpoint, demand.model
             self._runtime.answer_sizes.note(kind, usage.completed // usage.parts_expected)
@@ -105,7 +106,7 @@ class Generate:
             identity=self._identity(request.model or model.name),
             demand=demand,
             options=self._frame_options(request, options, added),
-            entry=BookEntry(
+            entry=(BookEntry if request.split is None else SplitEntry)(
                 TokenUsage(request.n, request.pieces),
                 parsed.prompt,
                 self._runtime.prompt_sizes.expected(model.name, parsed.prompt),
@@ -114,6 +115,9 @@ class Generate:
             limit_name=request.limit_name,
             queue_events=options.queue_events,
             supersede_key=options.supersede_key,
+            split=request.split,
+            shares_context=_may_share_context(model),
+            names_slot=tenant.allow_id_slot and "id_slot" in parsed.members,
         )
 
     def _prefix(
@@ -164,14 +168,15 @@ class Generate:
     ) -> _ContextNeed:
         """Return what the request needs of a context that the slots of a backend share.
 
-        It needs nothing where no backend shares its context. A backend that is not loaded yet has not said
-        so, and may share one. A buffered answer cannot be watched while it grows, so it counts with the
-        longest that it may be.
+        It needs nothing where no backend shares its context. A buffered answer cannot be watched while it
+        grows, so it counts with the longest that it may be. The prompts of a split request are added piece
+        by piece.
         """
-        if not any(backend.pool.context or backend.n_ctx is None for backend in model.backends):
+        if not _may_share_context(model):
             return _ContextNeed(0, None, open_ended=False)
         parameters = parsed.parameters
-        prompt = self._runtime.prompt_sizes.at_most(model.name, parsed.prompt)
+        split = parameters.split is not None
+        prompt = 0 if split else self._runtime.prompt_sizes.at_most(model.name, parsed.prompt)
         most = parameters.answer_tokens(tenant)
         likely = self._runtime.answer_sizes.likely((tenant.name, self._endpoint.paths[0], model.name))
         known = parameters.stream and likely is not None
@@ -207,6 +212,11 @@ class _ContextNeed:
     most: int
     likely: int | None
     open_ended: bool
+
+
+def _may_share_context(model: ServedModel) -> bool:
+    """Return True if a backend shares its context between slots. One that is not loaded yet may do so."""
+    return any(backend.pool.context or backend.n_ctx is None for backend in model.backends)
 
 
 def _check_n(request: RequestParameters, backends: list[Backend]) -> None:

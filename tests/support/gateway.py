@@ -161,7 +161,7 @@ async def _listening(
             server.close()
             await asyncio.sleep(0)
         await gateway.until(
-            lambda: all(b.transport.connections <= 1 for b in gateway.fleet.backends.values())
+            lambda: all(b.transport.connections == b.transport.idle for b in gateway.fleet.backends.values())
         )
 
 

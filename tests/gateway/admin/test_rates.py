@@ -15,7 +15,10 @@ class GrowingAnswer:
         self.first_output_at: float | None = None
 
     def progress(self) -> Progress:
-        return Progress(None, 0, 0, self.tokens, self.first_output_at)
+        return Progress((), 0, 0, self.tokens, self.first_output_at)
+
+    def runs_on(self, backend: str) -> bool:
+        raise NotImplementedError
 
     def cancel(self, error: GatewayError) -> None:
         raise NotImplementedError

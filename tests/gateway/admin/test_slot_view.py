@@ -28,7 +28,7 @@ class ShownPool:
         )
         self.pool.take(lease)
         context = RequestContext(f"id-{name}", 9.0, tenant=TenantIdentity(name), stream=stream)
-        self.holders[lease] = (context, Progress(lease, 0, 0, tokens, 11.0 if tokens else None))
+        self.holders[lease] = (context, Progress((lease,), 0, 0, tokens, 11.0 if tokens else None))
         return lease
 
     @property
