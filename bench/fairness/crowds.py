@@ -5,6 +5,7 @@ All run on virtual time with the gateway's own scheduler, as the other experimen
 
 from __future__ import annotations
 
+from bench.fairness.arrays import array_promises
 from bench.fairness.promise import Promise
 from bench.fairness.swaps import swap_promises
 from slotgate.admission import Demand, Priority, QueueLimits, Refused, SlotPool
@@ -24,6 +25,7 @@ def promises() -> tuple[Promise, ...]:
         *_batch(),
         _says_batch(),
         *_wide(),
+        *array_promises(),
         _places(),
         _several_pools(),
         *_fast_and_slow(),
