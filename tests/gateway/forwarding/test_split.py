@@ -105,8 +105,9 @@ class Gateway:
         self._reader = RequestReader(self.settings.server)
 
     def ask(self, texts: list[str] | str, tenant: str = "anonymous", **members: object) -> Client:
+        """Send a request. Its tenant may choose its slot."""
         loop = asyncio.get_running_loop()
-        context = RequestContext("id", loop.time(), TenantIdentity(tenant))
+        context = RequestContext("id", loop.time(), TenantIdentity(tenant, allow_id_slot=True))
         scope: dict[str, Any] = {"type": "http", "headers": []}
         attach(scope, context)
         left, sent = asyncio.Event(), [orjson.dumps({"input": texts, **members})]
@@ -204,8 +205,11 @@ def test_a_request_that_ends_early_ends_all_its_pieces_and_books_what_they_used(
             assert getattr(raised.value, "code", None) == expected.get(ending, "draining")
             assert running.backend.asked == numbered("x", 4)
             assert len(running.pool.quarantine) == 2
+            ended_after = asyncio.get_running_loop().time() - client.context.began_at
+            assert ended_after == (3.0 if ending == "timed out" else 2.0)
             assert client.context.partial is True
-            assert client.context.prompt_tokens >= 4
+            assert client.context.estimated is True
+            assert client.context.prompt_tokens > 4, "those that ran count as estimated"
 
     virtually(body)
 
@@ -273,6 +277,15 @@ def test_later_pieces_wait_for_a_place_that_a_sibling_leaves() -> None:
             client = running.ask(numbered("x", 5))
             await asyncio.gather(client.task, *(other.task for other in busy))
             assert running.backend.asked[2:] == numbered("x", 5)
+
+    virtually(body)
+
+
+def test_pieces_for_a_slot_that_the_client_chose_run_one_after_the_other() -> None:
+    async def body() -> None:
+        async with gateway(slots=3) as running:
+            await running.ask(numbered("x", 4), id_slot=1).task
+            assert running.backend.most_running == 1
 
     virtually(body)
 
