@@ -36,8 +36,6 @@ from slotgate.gateway.settings import TimeoutsSettings
 
 __all__ = ["SplitExchange"]
 
-_NO_PLACE = (Refusal.QUEUE_FULL.value, Refusal.TENANT_CONCURRENCY.value)
-
 
 class SplitExchange:
     def __init__(self, runtime: Runtime, timeouts: TimeoutsSettings, request: PreparedRequest) -> None:
@@ -145,12 +143,14 @@ class SplitExchange:
             self._pieces.pieces -= 1
 
     def _may_add_worker(self) -> bool:
+        """Return True if there is work for another worker, and the request is not about to end."""
         task = asyncio.current_task()
         assert task is not None
         pieces = len(self._put_back) + len(self._bodies) - self._next
         return pieces > 0 and self._pieces.pieces < self._at_once() and not task.cancelling()
 
     def _take(self) -> int | None:
+        """Return the next piece, or None if all have been taken."""
         if self._put_back:
             return self._put_back.pop()
         if self._next == len(self._bodies):
@@ -167,7 +167,7 @@ class SplitExchange:
             try:
                 await self._exchange(position)
             except CapacityError as error:
-                if error.code not in _NO_PLACE or self._is_refused_as_a_whole():
+                if error.code != Refusal.QUEUE_FULL.value or self._is_refused_as_a_whole():
                     raise
                 if self._pieces.pieces > 1:
                     self._put_back.append(position)
@@ -180,6 +180,7 @@ class SplitExchange:
         return self._context.asked_at is None and (self._next == 1 or self._pieces.pieces == 1)
 
     async def _exchange(self, position: int) -> None:
+        """Ask for a piece once, take over its answer and book what it used. Raises `GatewayError`."""
         request = self._piece(position)
         entry, context = request.entry, request.context
         failure: Exception | None = None
