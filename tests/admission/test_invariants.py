@@ -142,7 +142,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert refusal is Refusal.QUEUE_FULL
             assert self.scheduler.limits is TIGHT
-            assert all(not pool.admitting or pool.free < demand.width or self.holds(pool) for pool in pools)
+            reserved = self.scheduler._pool_queues
+            assert all(
+                not pool.admitting or pool.free < demand.width or reserved[pool].reservation.ticket
+                for pool in pools
+            )
 
     @rule(owner=owners)
     def withdraw(self, owner: TicketOwner) -> None:
