@@ -273,3 +273,20 @@ def test_newcomer_is_raised_to_facts_and_not_to_guesses_also_if_nobody_waits_bes
     before = simulation.work_of("newcomer")
     simulation.run(20.0)
     assert simulation.work_of("newcomer") - before >= 18, "the busy tenant has the first pool for itself"
+
+
+def test_running_request_that_is_guessed_far_too_long_saves_up_no_claim() -> None:
+    """Its tenant is raised to the others' facts when it begins to wait, also if its guess is beyond them."""
+    factors = {"busy": 1.0, "sly": 1000.0}
+    simulation = Simulation(SlotPool("gpu", 4), guesses=WrongGuesses(factors))
+    simulation.submit("sly", seconds=101.0)
+    for _ in range(1000):
+        simulation.submit("busy")
+    simulation.run(100.5)
+    factors["sly"] = 1.0
+    for _ in range(500):
+        simulation.submit("sly")
+    simulation.run(1.0)
+    before = simulation.work_of("sly")
+    simulation.run(30.0)
+    assert simulation.work_of("sly") - before <= 0.5 * 4 * 30 + 4
