@@ -17,16 +17,17 @@ import asyncio
 import contextlib
 import os
 import random
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from slotgate.gateway.usage import UsageLedger, UsageRecord, UsageRecorder
 from tests.support.client import RawClient, request_bytes
+from tests.support.endpoints import STREAMING, Way
 from tests.support.fixtures import RunLlama
 from tests.support.gateway import Gateway, running_gateway, settings_for
 from tests.support.llama import RealLlama
@@ -34,13 +35,13 @@ from tests.support.virtual_gateway import KeptRecords
 
 pytestmark = pytest.mark.anyio
 
+STREAMS = [way for way in STREAMING if way.path == way.endpoint.paths[0] and not way.endpoint.multipart]
+
 REQUESTS = int(os.environ.get("SLOTGATE_MIXED_REQUESTS", "120"))
 AT_ONCE = 12
 SLOTS = 4
 WORDS = ["the", "time", "of", "a", "year", "people", "have", "new", "hand", "every", "place", "work", "days"]
 ENDINGS = ("stays",) * 17 + ("leaves", "leaves", "is cancelled")
-ESTIMATE_OFF = 0.4
-"""Largest relative error of the estimated prompts, all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,26 @@ class MixedRequest:
         return int(self.body.get("n", 1))
 
     @property
+    def most_prompt_tokens(self) -> int:
+        """More than its prompts can have. A space can become three tokens, which are the bytes of U+2581."""
+        return 3 * self.choices * len(orjson.dumps(self.body))
+
+    @property
     def most_tokens(self) -> int:
-        """The most tokens that it can have in flight."""
+        """The most tokens of answers that it can have in flight."""
         prompt = self.body.get("prompt")
         parts = len(prompt) if isinstance(prompt, list) else self.choices
         limits = ("max_tokens", "n_predict", "max_output_tokens")
         return parts * max(int(self.body.get(name, 0)) for name in limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    records: list[UsageRecord]
+    prompt: float
+    """Prompt tokens, as llama-server counts them."""
+    completion: float
+    """Completion tokens, as llama-server counts them."""
 
 
 def mixed_request(dice: random.Random) -> MixedRequest:
@@ -106,14 +121,12 @@ async def _whole(client: RawClient) -> None:
     await client.body(within=60)
 
 
-async def test_records_add_up_to_the_counters_of_llama_server(run_llama: RunLlama, tiny_model: Path) -> None:
-    llama = run_llama(RealLlama(tiny_model, slots=SLOTS))
-    dice, kept = random.Random(5), KeptRecords()
-    requests = {f"r{number}": mixed_request(dice) for number in range(REQUESTS)}
-    patience = {name: dice.uniform(0.0, 0.2) for name in requests}
+async def played(llama: RealLlama, requests: dict[str, MixedRequest], dice: random.Random) -> Books:
+    """Play all requests, several at once, and return the books of both sides."""
+    kept = KeptRecords()
     usage = UsageLedger(None, cast("UsageRecorder", kept))
-    admission = {"max_queue": AT_ONCE}
-    async with running_gateway(settings_for(llama.url, admission=admission), usage=usage) as gateway:
+    patience = {name: dice.uniform(0.0, 0.2) for name in requests}
+    async with running_gateway(settings_for(llama.url), usage=usage) as gateway:
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def gated(name: str) -> None:
@@ -124,22 +137,45 @@ async def test_records_add_up_to_the_counters_of_llama_server(run_llama: RunLlam
         pool = gateway.fleet.backends["gpu0"].pool
         await gateway.until(lambda: pool.free == SLOTS, within=30)
         counted = await llama.metrics()
-    prompt, completion = counted["prompt_tokens_total"], counted["tokens_predicted_total"]
-    finished = [record for record in kept.records if not record.partial]
-    cut = [record for record in kept.records if record.partial]
+    assert len({record.request_id for record in kept.records}) == len(kept.records)
+    return Books(kept.records, counted["prompt_tokens_total"], counted["tokens_predicted_total"])
+
+
+async def test_records_of_finished_requests_are_exactly_the_counters_of_llama_server(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    dice = random.Random(6)
+    drawn = [mixed_request(dice) for _ in range(REQUESTS)]
+    stay = [request for request in drawn if request.ending == "stays" and not _prompts_estimated(request)]
+    requests = {f"r{number}": request for number, request in enumerate(stay)}
+    books = await played(run_llama(RealLlama(tiny_model, slots=SLOTS)), requests, dice)
+    assert not any(record.partial for record in books.records)
+    assert len(books.records) == len(requests)
+    assert books.prompt == _prompt(books.records, requests)
+    assert books.completion == _completion(books.records)
+
+
+async def test_records_add_up_to_the_counters_of_llama_server_but_for_what_was_cut_in_flight(
+    run_llama: RunLlama, tiny_model: Path
+) -> None:
+    dice = random.Random(5)
+    requests = {f"r{number}": mixed_request(dice) for number in range(REQUESTS)}
+    books = await played(run_llama(RealLlama(tiny_model, slots=SLOTS)), requests, dice)
+    finished = [record for record in books.records if not record.partial]
+    cut = [record for record in books.records if record.partial]
     exact = [record for record in finished if not _prompts_estimated(requests[record.request_id])]
     estimated = [record for record in finished if _prompts_estimated(requests[record.request_id])]
-    print(f"{len(finished)} finished, {len(cut)} cut, {len(requests) - len(kept.records)} never begun")
-    print(f"prompt tokens: llama-server {prompt:.0f}, records {_prompt(exact, requests):.0f} exact")
+    print(f"{len(finished)} finished, {len(cut)} cut, {len(requests) - len(books.records)} never begun")
+    print(f"prompt tokens: llama-server {books.prompt:.0f}, records {_prompt(exact, requests):.0f} exact")
     print(f"  {_prompt(estimated, requests):.0f} estimated, {_prompt(cut, requests):.0f} of cut requests")
-    print(f"completion tokens: llama-server {completion:.0f}, records {_completion(finished)}")
+    print(f"completion tokens: llama-server {books.completion:.0f}, records {_completion(finished)}")
     print(f"  {_completion(cut)} of cut requests")
-    assert Counter(record.request_id for record in kept.records).most_common(1)[0][1] == 1
     in_flight = sum(requests[record.request_id].most_tokens for record in cut)
-    assert 0 <= completion - _completion(finished) <= in_flight
-    off = ESTIMATE_OFF * (_prompt(estimated, requests) + _prompt(cut, requests))
-    least, most = _prompt([*exact, *estimated], requests) - off, _prompt(kept.records, requests) + off
-    assert least <= prompt <= most
+    assert 0 <= books.completion - _completion(finished) <= in_flight
+    unsure = [requests[record.request_id] for record in (*estimated, *cut)]
+    assert (
+        0 <= books.prompt - _prompt(exact, requests) <= sum(request.most_prompt_tokens for request in unsure)
+    )
 
 
 def _prompts_estimated(request: MixedRequest) -> bool:
@@ -154,3 +190,57 @@ def _prompt(records: Iterable[UsageRecord], requests: dict[str, MixedRequest]) -
 
 def _completion(records: Iterable[UsageRecord]) -> int:
     return sum(record.completion_tokens for record in records)
+
+
+# -- endings that can be brought about
+
+
+LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "n_predict", "max_output_tokens")
+TOTAL_S = 0.4
+
+
+async def heard_of(
+    way: Way, gateway: Gateway, name: str, tokens: int, leaves_after: int | None = None
+) -> int:
+    """Stream an answer to its end, or leave after so many words. Return the number of words that came.
+
+    Every token of the tiny model is one word.
+    """
+    limits = dict.fromkeys(LIMIT_NAMES, tokens)
+    async with await gateway.client() as client:
+        await client.send(way.request(b"x-request-id: " + name.encode(), model="m", stream=True, **limits))
+        await client.head()
+        assert client.status == 200
+        frames = []
+        async for frame in client.frames():
+            frames.append(frame)
+            if leaves_after is not None and len(frames) >= leaves_after:
+                break
+            if name == "cancelled" and len(frames) == 20:
+                assert gateway.in_flight.cancel(name, None) == 1
+        return len(way.text(frames).split())
+
+
+@pytest.mark.parametrize("way", STREAMS, ids=repr)
+async def test_endings_of_a_real_stream_are_counted_as_heard(tiny_llama: RealLlama, way: Way) -> None:
+    kept = KeptRecords()
+    usage = UsageLedger(None, cast("UsageRecorder", kept))
+    settings = settings_for(tiny_llama.url, timeouts={"total_s": TOTAL_S})
+    async with running_gateway(settings, usage=usage) as gateway:
+        heard = {
+            "length": await heard_of(way, gateway, "length", 30),
+            "cancelled": await heard_of(way, gateway, "cancelled", 3500),
+            "total": await heard_of(way, gateway, "total", 3500),
+            "left": await heard_of(way, gateway, "left", 3500, leaves_after=20),
+        }
+        await gateway.until(lambda: len(kept.records) == len(heard))
+    records = {record.request_id: record for record in kept.records}
+    codes = {name: record.code for name, record in records.items()}
+    assert codes == {"length": None, "cancelled": "cancelled", "total": "total_timeout", "left": None}
+    partial = {name for name, record in records.items() if record.partial}
+    assert partial == {"cancelled", "total", "left"}
+    left = records.pop("left").completion_tokens
+    assert heard.pop("left") <= left < 3500, "the rest was on its way"
+    assert {name: record.completion_tokens for name, record in records.items()} == heard
+    assert all(record.prompt_tokens for record in kept.records)
+    assert not records["length"].estimated
