@@ -21,6 +21,7 @@ A reservation that is refused takes nothing from any of the limits. This module 
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -133,10 +134,11 @@ class TenantAccount:
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
     def reserve(self, tokens: float, least: float) -> UsageReservation:
-        """Reserve for one request.
+        """Reserve for one request, in whole tokens. So the sum of no reservations is 0, without a rest.
 
         Raises `Refused` for the first limit in the way, and takes nothing then.
         """
+        tokens = float(math.ceil(tokens))
         now = self._limiter.clock()
         of_day = self._of_day(tokens, least)
         _take_request(self.requests, now, check_only=True)

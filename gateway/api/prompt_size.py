@@ -20,7 +20,7 @@ __all__ = ["PromptSize", "measured"]
 _MOST_NODES = 50_000
 """Values of a body that are looked at. What stands behind them counts as text."""
 _LEAST_PAYLOAD_BYTES = 64
-_SIGNS = (b"data:", b'"data"', b"multimodal_data", b"image_url")
+_SIGNS = (b"data:", b'"data"', b"file_data", b"multimodal_data", b"image_url")
 """A body with none of these holds no payload, and is not walked."""
 _URL_MEMBERS = ("url", "image_url", "file_data", "file_url", "video_url", "audio_url")
 _MOST_HEAD = 128
@@ -44,13 +44,15 @@ def measured(members: Mapping[str, Any], body: bytes) -> PromptSize:
     """The size of the prompt in a JSON body that parsed to `members`. O(size of the body)."""
     if not any(sign in body for sign in _SIGNS):
         return PromptSize(len(body))
-    walk = _Walk()
+    walk = _Walk(slashes_escaped=b"\\/" in body)
     walk.look_at(members)
     return PromptSize(max(0, len(body) - walk.payload_bytes), walk.pictures, walk.audio_bytes)
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, *, slashes_escaped: bool) -> None:
+        """`slashes_escaped`: the body has `\\/` for each slash, as PHP writes it. Base64 has many slashes."""
+        self._slashes_escaped = slashes_escaped
         self.payload_bytes = 0
         self.pictures = 0
         self.audio_bytes = 0
@@ -72,7 +74,7 @@ class _Walk:
             return
         data = value.get("data")
         described = value.get("media_type") or value.get("mimeType") or value.get("format")
-        if isinstance(data, str) and (described or value.get("type") == "base64") and _is_base64(data):
+        if isinstance(data, str) and (described or value.get("type") == "base64") and _is_payload(data):
             self._payload(data, str(described or ""))
         for name, inner in value.items():
             if name in _PAYLOAD_LISTS and isinstance(inner, list):
@@ -83,13 +85,15 @@ class _Walk:
             elif isinstance(inner, str):
                 if name in _URL_MEMBERS and _is_data_url(inner):
                     self._payload(inner, inner[5:40])
+                elif name == "file_data" and _is_base64(inner):
+                    self._payload(inner, "")
             elif isinstance(inner, dict | list):
                 left.append(inner)
 
     def _payload(self, text: str, described: str) -> None:
         if len(text) < _LEAST_PAYLOAD_BYTES:
             return
-        self.payload_bytes += len(text)
+        self.payload_bytes += len(text) + (text.count("/") if self._slashes_escaped else 0)
         if described.startswith(("audio", "wav", "mp3", "flac", "ogg")):
             self.audio_bytes += len(text) * 3 // 4
         else:
@@ -100,6 +104,10 @@ def _is_base64(text: str, start: int = 0) -> bool:
     """Look at the text in windows: one search over all of it would hold the interpreter lock for long."""
     starts = range(start, len(text), _WINDOW)
     return not any(_NO_BASE64.search(text, at, at + _WINDOW) for at in starts)
+
+
+def _is_payload(text: str) -> bool:
+    return _is_data_url(text) if text.startswith("data:") else _is_base64(text)
 
 
 def _is_data_url(text: str) -> bool:

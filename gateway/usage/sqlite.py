@@ -3,6 +3,10 @@
 With `synchronous=NORMAL` written records survive a crash of the process; a crash of the machine may lose the
 last moment. If the file is deleted or replaced while the gateway runs, the store notices it and writes the
 batch again.
+
+The records say who asked how much and when. So a new file belongs to its owner alone (mode 0600), and SQLite
+gives its `-wal` and `-shm` files the mode of the file. A file that exists keeps its mode, because an operator
+may have opened it for others, such as a reporting tool.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from urllib.parse import quote
@@ -101,6 +105,7 @@ class SqliteStore:
         return self._writing
 
     def _connect(self) -> sqlite3.Connection:
+        self._create()
         connection = self._opened("rwc")
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -110,6 +115,16 @@ class SqliteStore:
             connection.close()
             raise
         return connection
+
+    def _create(self) -> None:
+        """Create the file for its owner alone if it is missing.
+
+        An existing file must not be opened here: closing it would drop the locks of SQLite in this process
+        (https://www.sqlite.org/howtocorrupt.html, 2.2). If this fails, SQLite fails too and says why.
+        """
+        with suppress(OSError):
+            target = os.path.realpath(self._file)  # a link may point to a file that is not there yet
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
     def _opened(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(str(self._file))}?mode={mode}"

@@ -32,6 +32,9 @@ class WrongGuesses(Guesses):
         factors = self._factors
         return super().of(demand) * (factors if isinstance(factors, float) else factors[demand.tenant])
 
+    def at(self, demand: Demand, pool_name: str) -> float:
+        return self.of(demand)
+
 
 def ignore() -> None:
     """Do nothing. Owners pass this if they look at their tickets themselves."""

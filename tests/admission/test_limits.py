@@ -141,6 +141,18 @@ def test_reservations_in_the_way_give_a_short_wait_and_do_not_use_up_the_day(
     limiter.reserve("a", 32_000)
 
 
+def test_reservations_that_have_ended_leave_no_rest_that_is_in_the_way(
+    limited: Callable[..., Limiter],
+) -> None:
+    """Sums of fractions leave a rest, which would be in the way of a request for all that is left."""
+    limiter = limited(tokens_per_day=1000)
+    running = [limiter.reserve("a", estimate) for estimate in (100.1, 100.1, 33.3)]
+    for reservation in running:
+        reservation.settle(333)
+    limiter.reserve("a", 1000.0)
+    assert limiter.reserved_today("a") == 1
+
+
 def test_wait_for_a_reservation_is_learnt_from_requests_that_ran(
     limited: Callable[..., Limiter], clocks: Clocks
 ) -> None:

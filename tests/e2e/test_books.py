@@ -1,28 +1,26 @@
-"""The books over real sockets: every endpoint and ending leaves the same numbers in history and limits."""
+"""The books over real sockets. `test_books_table.py` has every endpoint and every ending."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
-from tests.support.answer import exchange, fetch
-from tests.support.client import read_stream, request_bytes
+from tests.support.answer import fetch
+from tests.support.client import request_bytes
 from tests.support.endpoints import MODEL, SAMPLES, WAYS, Way
 from tests.support.gateway import CHAT, Gateway, ask, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
 from tests.support.notation import H, answer, chunked
-from tests.support.script import Fin, Script, Stall, Write
+from tests.support.script import Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
 
 KEY = b"authorization: Bearer sg-a"
 STREAMS = [way for way in WAYS if way.sample.events and way.path == way.endpoint.paths[0]]
-EACH_STREAM = pytest.mark.parametrize("way", STREAMS, ids=repr)
 
 
 @asynccontextmanager
@@ -33,80 +31,8 @@ async def gateway_for(fu: ScriptedUpstream, **limits: int) -> AsyncIterator[Gate
         yield gateway
 
 
-async def ended(gateway: Gateway) -> dict[str, Any]:
-    """Return the facts of the only request, once it has ended. The limits must agree with them."""
-    await gateway.until(lambda: gateway.parts.history.count == 1)
-    [facts] = gateway.parts.history.newest(0.0)
-    used = facts["prompt_tokens"] + facts["completion_tokens"]
-    assert gateway.limiter.used_today("a") == used
-    assert gateway.limiter.reserved_today("a") == 0
-    return facts
-
-
-def counts(facts: dict[str, Any]) -> tuple[int, bool, bool]:
-    return facts["completion_tokens"], bool(facts["partial"]), bool(facts["estimated"])
-
-
 def upstream(way: Way, script: Script) -> ScriptedUpstream:
     return ScriptedUpstream(scripts={way.upstream: script}, llama=LlamaLike(4, model=MODEL))
-
-
-@EACH_STREAM
-async def test_finished_stream_is_counted_as_stated(way: Way) -> None:
-    async with gateway_for(upstream(way, way.script()), tokens_per_day=10_000) as gateway:
-        await way.frames(gateway.url, KEY)
-        facts = await ended(gateway)
-    told = facts["prompt_tokens"], facts["cached_tokens"], facts["completion_tokens"]
-    assert told == way.sample.counts
-    assert (facts["partial"], facts["estimated"]) == (None, None)
-
-
-CUT: dict[str, Script] = {"left": [Stall()], "truncated": [Fin()], "idle": [Stall()], "cancelled": [Stall()]}
-
-
-@EACH_STREAM
-@pytest.mark.parametrize("ending", CUT)
-async def test_stream_that_is_cut_short_is_counted_by_the_tokens_that_passed(way: Way, ending: str) -> None:
-    fu = upstream(way, [Write(H + way.head()), *CUT[ending]])
-    async with gateway_for(fu, tokens_per_day=10_000) as gateway, await gateway.client() as client:
-        await client.send(way.request(KEY, b"x-request-id: r1", stream=True))
-        await client.head()
-        await gateway.until(lambda: any(a.progress().tokens for a, _ in gateway.in_flight.answers))
-        if ending == "left":
-            client.close()
-        elif ending == "cancelled":
-            assert gateway.in_flight.cancel("r1", "a") == 1
-        facts = await ended(gateway)
-    completion, partial, _ = counts(facts)
-    assert (completion, partial) == (1, True)
-    assert facts["prompt_tokens"] > 0, "stated or estimated, and not unknown written as zero"
-
-
-@EACH_STREAM
-async def test_stream_left_in_prefill_costs_its_prompt_as_estimated(way: Way) -> None:
-    fu = upstream(way, [Write(H), Stall()])
-    async with gateway_for(fu, tokens_per_day=10_000) as gateway:
-        async with await gateway.client() as client:
-            await client.send(way.request(KEY, stream=True))
-            await fu.generation()
-            await gateway.until(lambda: all(c.answered_at for c in gateway.in_flight.contexts))
-        facts = await ended(gateway)
-    assert counts(facts) == (0, True, True)
-
-
-@EACH_STREAM
-async def test_stream_that_the_backend_fails_before_anything_passed_is_free(way: Way) -> None:
-    fu = upstream(way, [Write(H), Fin()])
-    async with gateway_for(fu, tokens_per_day=10_000, requests_per_minute=5) as gateway:
-        await exchange(gateway.url, way.request(KEY, stream=True), within=10)
-        facts = await ended(gateway)
-        state = gateway.limiter.requests_of("a")
-    assert (counts(facts), facts["prompt_tokens"]) == ((0, False, False), 0)
-    assert state is not None
-    assert state.remaining == 5
-
-
-# -- endings that were found with scripts
 
 
 async def test_messages_streams_that_are_left_use_up_the_day() -> None:
@@ -187,12 +113,3 @@ async def test_choices_and_response_fields_are_counted() -> None:
         got = await fetch(gateway.url, "POST", "/completion", KEY, json=body)
         assert got.json == {"content": "one"}
         assert gateway.limiter.used_today("a") == 9 + 3 * 50 + 13 + 7
-
-
-async def test_client_that_leaves_after_the_end_was_made_has_had_the_whole_answer() -> None:
-    [way] = [way for way in STREAMS if way.endpoint.name == "chat"]
-    async with gateway_for(upstream(way, way.script()), tokens_per_day=10_000) as gateway:
-        frames = await read_stream(gateway.url, CHAT, chat(), [KEY])
-        assert frames
-        facts = await ended(gateway)
-    assert counts(facts) == (2, False, False)

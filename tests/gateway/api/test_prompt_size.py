@@ -28,6 +28,7 @@ PICTURES: dict[str, dict[str, Any]] = {
     "OpenAI chat, URL as text": message({"type": "image_url", "image_url": URL}),
     "OpenAI Responses": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
     "OpenAI file": message({"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PAYLOAD}"}}),
+    "OpenAI file without a URL": message({"type": "file", "file": {"file_data": PAYLOAD}}),
     "Anthropic": message(
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PAYLOAD}}
     ),
@@ -51,9 +52,19 @@ def test_picture_is_no_text(members: dict[str, Any]) -> None:
     assert size.text_bytes < 250
 
 
-def test_audio_is_counted_by_its_decoded_bytes() -> None:
-    size = of(**message({"type": "input_audio", "input_audio": {"data": PAYLOAD, "format": "wav"}}))
-    assert (size.pictures, size.audio_bytes) == (0, 3000)
+@pytest.mark.parametrize("data", [PAYLOAD, f"data:audio/wav;base64,{PAYLOAD}"], ids=["base64", "URL"])
+def test_audio_is_counted_by_its_decoded_bytes(data: str) -> None:
+    size = of(**message({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}))
+    assert size.pictures == 0
+    assert size.audio_bytes == pytest.approx(3000, abs=20)
+    assert size.text_bytes < 250
+
+
+def test_slashes_of_a_payload_that_are_escaped_are_no_text() -> None:
+    members = message({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "//8A" * 10_000}})
+    size = measured(members, orjson.dumps(members).replace(b"/", b"\\/"))
+    assert size.pictures == 1
+    assert size.text_bytes < 250
 
 
 def test_picture_that_the_backend_fetches_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -32,6 +33,48 @@ def test_readers_and_a_writer_do_not_wait_for_each_other(tmp_path: Path) -> None
         reader.execute("SELECT COUNT(*) FROM slotgate_usage").fetchone()
         store.write([UsageRow("w", 1, record(1))])
         assert count(tmp_path / "usage.db") == 1
+    store.close()
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir() if file.is_file()}
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize("way", ["plain", "link", "deleted"])
+def test_new_file_and_its_log_belong_to_their_owner_alone(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "usage.db"
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    if way == "link":
+        file.symlink_to(folder / "usage.db")
+    store = SqliteStore(file)
+    store.prepare()
+    if way == "deleted":
+        file.unlink()
+    store.write([UsageRow("w", 1, record(1))])
+    found = modes(folder if way == "link" else tmp_path)
+    assert found.keys() == {"usage.db", "usage.db-wal", "usage.db-shm"}
+    assert set(found.values()) == {0o600}
+    store.close()
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_existing_file_keeps_the_mode_that_its_operator_gave_it(tmp_path: Path) -> None:
+    file = tmp_path / "usage.db"
+    SqliteStore(file).prepare()
+    file.chmod(0o640)
+    store = SqliteStore(file)
+    store.prepare()
+    store.write([UsageRow("w", 1, record(1))])
+    assert set(modes(tmp_path).values()) == {0o640}
     store.close()
 
 
