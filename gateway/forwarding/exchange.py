@@ -64,7 +64,10 @@ class Exchange:
                 may_be_text=request.endpoint.multipart,
             )
 
-        return await self.read(rewritten)
+        try:
+            return await self.read(rewritten)
+        finally:
+            self._give_up = None  # it belongs to an object that holds this one
 
     async def read(self, interpret: Callable[[BufferedReply, Scrub], T]) -> T:
         """Return what `interpret` makes of the backend's reply. An error that it raises may be retried."""
