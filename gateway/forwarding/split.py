@@ -88,8 +88,9 @@ class SplitExchange:
             async with asyncio.TaskGroup() as self._group:
                 for _ in range(min(self._at_once(), len(self._bodies))):
                     self._add_worker()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             self._failure = None
+            error.__traceback__ = None  # a frame of the task group refers to the error: a cycle
             raise
         finally:
             self._group = None
@@ -137,6 +138,9 @@ class SplitExchange:
                     break
                 if self._may_add_worker():
                     self._add_worker()
+        except asyncio.CancelledError as error:
+            error.__traceback__ = None  # the task keeps the error, and frames of `fetch` refer to the task
+            raise
         except Exception as error:
             self._fail(error)
         finally:
