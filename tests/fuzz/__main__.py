@@ -1,6 +1,6 @@
 """Fuzz the targets one after the other: `python -m tests.fuzz [--seconds N] [target...]`.
 
-With Atheris the search is guided by coverage, and inputs that reach something new are merged into the corpus.
+With Atheris the search is guided by coverage, and the corpus becomes the fewest inputs that reach all lines.
 Without Atheris hypothesis changes the inputs of the corpus at random. An input that fails is written to the
 corpus, so that the tests fail until the fault is mended.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.fuzz.corpus import CORPUS, inputs, keep
+from tests.fuzz.corpus import CORPUS, inputs, keep, replace
 from tests.fuzz.http import round_of
 from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS
@@ -60,13 +60,13 @@ def _guided(name: str, seconds: int) -> bool:
         ran = _atheris(name, found, CORPUS / name, *limits, prefix, "-print_final_stats=1")
         print(f"{name}: {_figures(ran.stderr)}, exit {ran.returncode}")
         for crash in Path(scratch).glob("crash-*"):
-            print(f"  fails: {keep(name, crash.read_bytes())}\n{ran.stdout[-3000:]}\n{ran.stderr[-2000:]}")
+            print(f"  fails: {keep(name, crash.read_bytes(), failed=True)}")
+            print(ran.stdout[-3000:], ran.stderr[-2000:], sep="\n")
         if (
             ran.returncode == 0
             and _atheris(name, merged, CORPUS / name, found, "-merge=1", "-use_counters=0").returncode == 0
         ):
-            for path in merged.iterdir():
-                keep(name, path.read_bytes())
+            replace(name, [path.read_bytes() for path in merged.iterdir()])
             print(f"  corpus: {len(inputs(name))} inputs")
         return ran.returncode == 0
 
@@ -97,7 +97,7 @@ def _random(name: str, seconds: int) -> bool:
         try:
             TARGETS[name](data)
         except Exception:
-            print(f"  fails: {keep(name, data)}")
+            print(f"  fails: {keep(name, data, failed=True)}")
             raise
 
     try:
@@ -122,7 +122,7 @@ def _on_sockets(seconds: int) -> bool:
             return False
         statuses += storm.statuses
         for data, said in storm.failures.items():
-            print(f"  fails: {keep(HTTP, data)}: {said}")
+            print(f"  fails: {keep(HTTP, data, failed=True)}: {said}")
         if storm.failures:
             return False
     print(f"{HTTP}: answers {dict(statuses.most_common())}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
+_FAILED = "failed-"
+"""The beginning of the name of an input that has failed once. It stays."""
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 
 
@@ -13,9 +16,19 @@ def inputs(target: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
 
 
-def keep(target: str, data: bytes) -> Path:
+def keep(target: str, data: bytes, *, failed: bool = False) -> Path:
     """Write an input to the corpus, named by its hash, and return its path."""
-    path = CORPUS / target / hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]
+    name = hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]
+    path = CORPUS / target / (_FAILED + name if failed else name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
+
+
+def replace(target: str, better: Iterable[bytes]) -> None:
+    """Replace the inputs of a target, except those that have failed once."""
+    for path in (CORPUS / target).iterdir():
+        if not path.name.startswith(_FAILED):
+            path.unlink()
+    for data in better:
+        keep(target, data)
