@@ -15,6 +15,7 @@ from typing import Any
 import httptools
 import orjson
 from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import ENDPOINTS, Endpoint
@@ -28,6 +29,9 @@ from slotgate.gateway.http.multipart import Form, boundary_of
 from slotgate.gateway.http.sse import EventParser, SseEvent
 from slotgate.gateway.server.request_head import check_target, without_upgrade
 from slotgate.gateway.settings import ServerSettings, SettingsError, explain, parse
+from slotgate.gateway.upstream.connection import UpstreamConnection
+from slotgate.gateway.upstream.inflation import LEAST_INFLATED_BYTES
+from slotgate.gateway.upstream.sink import End
 from slotgate.middleware import LoopGuard, WebGuard
 from slotgate.middleware.authentication import presented_keys
 from tests.support.chat_stream import ChatStream
@@ -266,7 +270,79 @@ def configuration(data: bytes) -> None:
     repr(settings)
 
 
+class _Answer:
+    """A sink that keeps what it is told, and checks the order."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[int, list[tuple[bytes, bytes]]]] = []
+        self.content = b""
+        self.end: End | None = None
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        assert self.end is None
+        self.heads.append((status, headers))
+
+    def body(self, data: bytes) -> None:
+        assert self.end is None
+        assert self.heads
+        self.content += data
+
+    def read_over(self) -> None:
+        assert self.end is None
+
+    def ended(self, end: End) -> None:
+        assert self.end is None
+        self.end = end
+
+
+class _Socket(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the request."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def upstream(data: bytes) -> None:
+    """A response ends once, as it was said, and reads the same wherever it is cut."""
+    seed, response = sum(data[:2]), data[2:]
+    whole = asyncio.run(_answered(response))
+    assert len(whole.heads) <= 1
+    assert len(whole.content) <= len(response) + LEAST_INFLATED_BYTES
+    in_pieces = asyncio.run(_answered(*_cut(response, seed)))
+    assert whole.end is in_pieces.end
+    if whole.end is End.BROKEN:  # more of it was read before the fault if it came in pieces
+        assert in_pieces.content.startswith(whole.content)
+        return
+    assert (whole.heads, whole.content) == (in_pieces.heads, in_pieces.content)
+
+
+async def _answered(*reads: bytes) -> _Answer:
+    connection, answer, peer = UpstreamConnection(asyncio.get_running_loop()), _Answer(), _Socket()
+    connection.connection_made(peer)
+    connection.send(b"GET / HTTP/1.1\r\n\r\n", (), answer)
+    with capture_logs() as lines:
+        for read in reads:
+            if not peer.closed:
+                connection.data_received(read)
+        connection.connection_lost(None)
+    assert answer.end is not None
+    assert lines == []
+    return answer
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
+    "upstream": upstream,
     "sse": sse,
     "frames": frames,
     "request": request,
