@@ -39,6 +39,7 @@ from tests.support.chat_stream import ChatStream
 __all__ = ["TARGETS"]
 
 _BOUNDARY = b"a-boundary"
+_SHORT_BYTES = 1000
 _TENANT = TenantIdentity("t", max_tokens_limit=100)
 _JSON_ENDPOINTS = [endpoint for endpoint in ENDPOINTS if not endpoint.multipart]
 _STREAMING = [endpoint for endpoint in ENDPOINTS if endpoint.body_format.streams]
@@ -55,6 +56,11 @@ def _cut(data: bytes, seed: int) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(borders) if start < end]
 
 
+def _bytewise(data: bytes) -> list[bytes]:
+    """Cut a short input at every place."""
+    return [data[at : at + 1] for at in range(len(data))] if len(data) <= _SHORT_BYTES else [data]
+
+
 def sse(data: bytes) -> None:
     """The events do not depend on where reads are cut, nor on the form of line ends."""
     seed, stream = sum(data[:2]), data[2:]
@@ -67,6 +73,7 @@ def sse(data: bytes) -> None:
 
     whole = events(stream)
     assert whole == events(*_cut(stream, seed))
+    assert whole == events(*_bytewise(stream))
     plain = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     assert whole == events(plain.replace(b"\n", b"\r\n"))
 
@@ -244,6 +251,7 @@ def multipart(data: bytes) -> None:
 
     whole = read(body)
     assert whole == read(*_cut(body, seed))
+    assert whole == read(*_bytewise(body))
     if whole is not None and "" not in (whole[0].get("model"), whole[0].get("max_tokens")):  # 404 and 400
         members, changed = whole
         again = read(changed)
