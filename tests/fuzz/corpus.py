@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _FAILED = "failed-"
-"""The beginning of the name of an input that has failed once. It stays."""
+"""The beginning of the name of an input that has failed once."""
+_STAYING = (_FAILED, "seed-")
+"""These inputs stay. A seed is written by a person, and can matter although it reaches no line of its own."""
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 
 
@@ -26,9 +28,9 @@ def keep(target: str, data: bytes, *, failed: bool = False) -> Path:
 
 
 def replace(target: str, better: Iterable[bytes]) -> None:
-    """Replace the inputs of a target, except those that have failed once."""
+    """Replace the inputs of a target that need not stay."""
     for path in (CORPUS / target).iterdir():
-        if not path.name.startswith(_FAILED):
+        if not path.name.startswith(_STAYING):
             path.unlink()
     for data in better:
         keep(target, data)
