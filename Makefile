@@ -14,10 +14,12 @@ PYTEST_ARGS ?=
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 QUICK ?=
 BENCH_ARGS ?=
+SECONDS ?= 60
+TARGETS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install fmt check test test-fast cover bench bench-growth bench-guard fairness screenshots run lock clean
+.PHONY: help install fmt check test test-fast cover bench bench-growth bench-guard fairness screenshots run fuzz audit lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +53,16 @@ fairness: $(VENV)/.dev ## Many tenants on few slots, on virtual time: writes doc
 screenshots: $(VENV)/.dev ## Take the pictures of the operator's pages anew, in docs/img (needs chromium)
 	@SLOTGATE_SCREENSHOTS=docs/img $(BIN)/python -m pytest -q tests/pages/test_pictures.py
 
+fuzz: $(VENV)/.dev ## Try random input on all that reads bytes: make fuzz SECONDS=600 TARGETS="sse http"
+	@$(PIP) install --require-hashes -r $(LOCK)/fuzz.txt || echo "Atheris cannot be installed here" >&2
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
+audit: $(VENV)/.dev ## Look up the locked packages in PyPI's database of vulnerabilities
+	@test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
+		$(VENV)/audit/bin/pip --disable-pip-version-check -q install --require-hashes -r $(LOCK)/audit.txt; }
+	@for lock in serve local dev; do echo "$$lock:"; $(VENV)/audit/bin/pip-audit --no-deps --disable-pip --format json \
+		--progress-spinner off -r $(LOCK)/$$lock.txt 2>/dev/null | $(BIN)/python -m tests.support.advisories || exit 1; done
+
 check: $(VENV)/.dev ## Format, lint and types, without changing anything
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -65,6 +77,8 @@ lock: $(VENV)/.python ## Write the lock files anew from pyproject.toml
 	@$(call compile,serve,)
 	@$(call compile,local,--extra local)
 	@$(call compile,dev,--extra local --extra test --extra postgres --extra otel)
+	@$(call pin,fuzz)
+	@$(call pin,audit)
 	@cd $(NODE) && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
 
 clean: ## Remove .venv and caches
@@ -73,6 +87,12 @@ clean: ## Remove .venv and caches
 define compile
 $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	--custom-compile-command "make lock" -o $(LOCK)/$(1).txt pyproject.toml $(LOCK)/build.in $(2)
+endef
+
+# Tools that are not part of any set-up are pinned by a list of their own.
+define pin
+$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--custom-compile-command "make lock" -o $(LOCK)/$(1).txt $(LOCK)/$(1).in
 endef
 
 $(VENV)/.python:

@@ -21,12 +21,15 @@ from slotgate.gateway.api.json_extent import (
     may_be_beyond_bounds,
 )
 from slotgate.gateway.api.json_splice import splice
+from slotgate.gateway.api.media_locations import AllowedMedia, MediaSearch
 from slotgate.gateway.api.prompt_size import PromptSize, measured
 from slotgate.gateway.http.errors import ClientError
 
 __all__ = ["BIG_BODY_BYTES", "JsonBodyCodec"]
 
 BIG_BODY_BYTES = 1024 * 1024
+_VALUES_AT_ONCE = 5_000
+"""Values of a body that are searched in the event loop. It takes a few milliseconds."""
 _TOO_MANY_VALUES = (
     f"the request body has more than {MAX_CONTAINERS} objects and arrays, {MAX_NAMES} names of members, or "
     f"{MAX_VALUES} values"
@@ -59,6 +62,13 @@ class JsonBodyCodec:
         if len(body) <= BIG_BODY_BYTES:
             return measured(members, body)
         return await asyncio.to_thread(measured, members, body)
+
+    async def check_media(self, members: dict[str, Any], allowed: AllowedMedia) -> None:
+        """Raise `ClientError` if the members make a backend fetch media that is not allowed."""
+        search = MediaSearch(allowed, members)
+        if not search.go(_VALUES_AT_ONCE):
+            async with self._big:
+                await asyncio.to_thread(search.go)
 
     async def splice(self, body: bytes, changes: dict[str, bytes | None]) -> bytes:
         """Return the body with members changed; see `json_splice.splice`."""

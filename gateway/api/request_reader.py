@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope
 
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.json_bodies import JsonBodyCodec
+from slotgate.gateway.api.media_locations import AllowedMedia
 from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.http.context import TenantIdentity, headers_of
@@ -41,6 +42,7 @@ class RequestReader:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._bodies = JsonBodyCodec()
+        self._media = AllowedMedia(settings.allowed_media_hosts)
 
     async def read(
         self,
@@ -59,6 +61,7 @@ class RequestReader:
                 scope, receive, max_bytes=max_bytes, timeout_s=timeout_s, on_piece=on_piece
             )
             members = await self._bodies.parse(body)
+            await self._bodies.check_media(members, self._media)
             parameters = RequestParameters.from_members(members, endpoint.body_format)
             return ParsedRequest(
                 parameters, members, body, len(body), await self._bodies.measure(members, body)

@@ -4,6 +4,10 @@ The gateway needs only a few small fields of a transcription: the model, `stream
 inspects, joins or copies the file. The form is kept in the pieces in which it arrived. To change a field, the
 pieces around its value are sent with a new value between them.
 
+Servers differ about an odd `Content-Disposition`. A field that the gateway overlooks would get past the
+tenant's limits, so a part with one is refused. One with an empty file name is a field for some servers, and a
+file for others.
+
 llama-server makes a JSON object of the fields and copies it into a chat request. All values are text, except
 `stream` (true if its text is `true`) and `max_tokens` (a number). A repeated field becomes a list.
 llama-server accepts no text for a number, so other fields of a form (`id_slot`, `n`, `n_predict`,
@@ -30,6 +34,13 @@ MAX_FIELD_BYTES = 8192
 """Only so many bytes of a field's value are read. The whole value is forwarded."""
 MAX_PARTS = 64
 _SETTABLE = ("model", "max_tokens")
+_disposition = re.compile(
+    rb"""form-data[ \t]*;[ \t]*name=(?:"(?P<quoted>[^"\\;\r\n]*)"|(?P<word>[A-Z0-9_.\[\]-]+))"""
+    rb"""(?P<file>[ \t]*;[ \t]*filename=(?:"(?:(?!;[ \t]*name)[^"\\]|\\.)+"|[^"\\;= \t]+)"""
+    rb"""(?:[ \t]*;[ \t]*filename\*=[^"\\;= \t]+)?)?""",
+    re.IGNORECASE,
+).fullmatch
+"""A `Content-Disposition` that every parser reads alike: the name once and first, then that of a file."""
 _is_boundary = re.compile(rb"[ -~]{0,69}[!-~]").fullmatch
 
 
@@ -77,6 +88,8 @@ class Form:
         self._name: str | None = None
         """The name of the current part, or None if it is not a field."""
         self._field: _Field | None = None
+        self._disposed = False
+        """True if the current part has said what it is."""
         self._ended = False
         self._parser: MultipartParser | None = MultipartParser(
             boundary,
@@ -182,6 +195,7 @@ class Form:
         if self._parts > MAX_PARTS:
             raise _invalid(f"it has more than {MAX_PARTS} parts")
         self._name = self._field = None
+        self._disposed = False
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -191,10 +205,12 @@ class Form:
 
     def _header_ends(self) -> None:
         if self._header.lower() == b"content-disposition":
-            _, options = parse_options_header(self._value)
-            name = options.get(b"name")
-            if name is not None and b"filename" not in options:
-                self._name = name.decode(errors="replace")
+            found = None if self._disposed else _disposition(self._value.strip())
+            if found is None:
+                raise _invalid('a part\'s Content-Disposition must be form-data; name="…", and be there once')
+            self._disposed = True
+            if not found["file"]:
+                self._name = (found["quoted"] or found["word"] or b"").decode(errors="replace")
         self._header = self._value = b""
 
     def _part_data_begins(self) -> None:

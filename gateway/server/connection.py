@@ -203,7 +203,7 @@ class ClientConnection(HttpToolsProtocol):
         self._silent_bytes = 0
         check_size(self.url, self.headers, self._limits.max_header_bytes)
         parser = self.parser
-        check_framing(self.headers)
+        check_framing(parser.get_http_version(), self.headers)
         set_host(self.url, parser.get_http_version(), self.headers)
         if parser.should_upgrade():
             head = parser.get_method(), self.url, parser.get_http_version(), self.headers

@@ -9,6 +9,7 @@ from slotgate.gateway.http.headers import Headers
 
 __all__ = ["check_framing", "check_size", "check_target", "set_host", "too_large", "without_upgrade"]
 
+_VERSIONS = ("1.0", "1.1")
 _UPGRADING = (b"upgrade", b"http2-settings")
 
 
@@ -24,11 +25,15 @@ def too_large(limit: int) -> ClientError:
     return ClientError("headers_too_large", message, status=431)
 
 
-def check_framing(headers: Headers) -> None:
-    """Refuse a body in another transfer coding than `chunked`: its bytes would be passed on encoded.
+def check_framing(version: str, headers: Headers) -> None:
+    """Refuse a message that does not end where HTTP/1.1 says.
 
-    RFC 9112, 6.1: a server answers 501 to a coding that it does not understand.
+    Another version may frame its messages otherwise. A body in another transfer coding than `chunked` would
+    be passed on encoded. RFC 9112, 6.1: a server answers 501 to a coding that it does not understand.
     """
+    if version not in _VERSIONS:
+        message = "this server speaks HTTP/1.1 and HTTP/1.0"
+        raise ClientError("unsupported_http_version", message, status=505)
     codings = b",".join(value for name, value in headers if name == b"transfer-encoding")
     if codings and codings.strip().lower() != b"chunked":
         message = "a request body may have no other transfer coding than chunked"

@@ -39,10 +39,18 @@ def _access(settings: Settings) -> list[str]:
     if settings.anonymous:
         hosts = ", ".join(["loopback names", *settings.server.allowed_hosts])
         lines = [f"everyone who can reach it, without a key; accepted in the Host header: {hosts}"]
+    lines.append(f"pictures, audio and video: {_media(settings.server.allowed_media_hosts)}")
     operators = len(settings.server.operator_key_hashes)
     if operators:
         return [*lines, f"operator: {_count(operators, 'key')}, for /metrics and /admin"]
     return [*lines, "no operator key: /metrics and /admin answer 404"]
+
+
+def _media(hosts: tuple[str, ...]) -> str:
+    if not hosts:
+        return "only inside the request; URLs that a backend would fetch are refused"
+    where = "every host, also of its own network" if "*" in hosts else ", ".join(hosts)
+    return f"inside the request, or as URLs that backends fetch from {where}"
 
 
 def _tenant(tenant: TenantSettings) -> str:

@@ -17,6 +17,7 @@ from slotgate.gateway.settings.values import (
     Host,
     KeyHash,
     Many,
+    MediaHost,
     MillisecondsOrZero,
     Origin,
     Port,
@@ -41,6 +42,7 @@ class ServerSettings(Table):
     port: Port = 8080
     allow_anonymous: bool = False
     allowed_hosts: Many[Host] = ()
+    allowed_media_hosts: Many[MediaHost] = ()
     keep_alive_s: Seconds = 75
     header_timeout_s: Seconds = 10
     body_timeout_s: Seconds = 60

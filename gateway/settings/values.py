@@ -33,6 +33,7 @@ __all__ = [
     "Host",
     "KeyHash",
     "Many",
+    "MediaHost",
     "MillisecondsOrZero",
     "ModelChoice",
     "ModelName",
@@ -155,6 +156,25 @@ def _is_address(text: str) -> bool:
     return True
 
 
+def _media_host(text: str) -> str:
+    name, colon, port = text.lower().partition(":")
+    bare = name.removeprefix("*.")
+    below = bare != name
+    if text != "*" and not (
+        HOST_NAME.fullmatch(bare)
+        and not bare.endswith(".")
+        and not (below and _is_number(bare.rpartition(".")[2]))
+        and (not colon or (port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= 65535))
+    ):
+        raise ValueError('must be "*", host, host:port, *.domain or *.domain:port, without a scheme')
+    return f"{name}{colon}{port and int(port)}" if colon else name
+
+
+def _is_number(text: str) -> bool:
+    """Return True for the last part of an address, below which there are no hosts."""
+    return text.isdecimal() or text.startswith("0x")
+
+
 def _origin(text: str) -> str:
     match = ORIGIN.fullmatch(text.lower())
     if text != "*" and not match:
@@ -234,6 +254,7 @@ ModelName = Annotated[str, AfterValidator(_model_name)]
 ModelChoice = Annotated[str, AfterValidator(_model_choice)]
 KeyHash = Annotated[str, AfterValidator(_key_hash)]
 Host = Annotated[str, AfterValidator(_host)]
+MediaHost = Annotated[str, AfterValidator(_media_host)]
 Origin = Annotated[str, AfterValidator(_origin)]
 BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 Variable = Annotated[str, AfterValidator(_variable)]

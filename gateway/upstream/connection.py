@@ -107,8 +107,9 @@ class UpstreamConnection(asyncio.Protocol):
         and sizes of chunks."""
         self._headers: Headers = []
         self._push: Callable[[bytes], None] | None = None
-        """Takes the body: the sink's `body`, or what decompresses for it. None when the exchange is over,
-        although the parser still reads to the end of its bytes."""
+        """Takes the body: the sink's `body`, or what decompresses for it. None before the sink has got the
+        head, because an interim response has no body, and one that it has all the same is dropped. None when
+        the exchange is over, too, although the parser still reads to the end of its bytes."""
         self._between_chunks = False
         self._fast_path: Callable[[bytes], bool] | None = None
 
@@ -131,7 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._silent_bytes = 0
         self._headers = []
-        self._push = sink.body
+        self._push = None
         self._between_chunks = False
         if sum(map(len, body)) > BURST_BYTES:
             self._unsent += (head, *body)
@@ -271,6 +272,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers = []
             return
         self.phase = UpstreamPhase.RECEIVING
+        self._push = self._sink.body
         untrue = {b"content-encoding"}
         for name, value in self._headers:
             if name == b"content-encoding" and value.lower() != b"identity":
@@ -282,9 +284,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._between_chunks = False
 
     def on_body(self, data: bytes) -> None:
-        self._silent_bytes = 0
         push = self._push
         if push is not None:
+            self._silent_bytes = 0
             push(data)
 
     def on_chunk_complete(self) -> None:

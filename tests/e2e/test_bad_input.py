@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.answer import WholeResponse, exchange, fetch
 from tests.support.client import request_bytes
+from tests.support.endpoints import WAYS, Way
 from tests.support.gateway import CHAT, Gateway, chat, running_gateway, settings_for
 from tests.support.notation import chunked
 from tests.support.scripted import ScriptedUpstream
@@ -131,6 +132,35 @@ async def test_messages_must_be_there() -> None:
     async with nothing_forwarded() as gateway:
         got = await post(gateway, b"{}")
     assert (got.status, got.error["param"]) == (400, "messages")
+
+
+IMAGE_URL = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if not way.endpoint.multipart], ids=repr)
+async def test_a_url_that_a_backend_would_fetch_is_400_in_the_endpoints_format(way: Way) -> None:
+    name = next((name for name in ("messages", "input") if name in way.sample.body), "prompt")
+    value = [{"role": "user", "content": [IMAGE_URL]}]
+    async with nothing_forwarded() as gateway:
+        got = await way.ask(gateway.url, **{name: value})
+    assert (got.status, got.header(b"x-slotgate-reason")) == (400, b"invalid_request")
+    error = got.json["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_request")
+    assert error["param"] == f"{name}[0].content[0].image_url.url"
+    assert (got.json.get("type") == "error") == way.path.startswith("/v1/messages")
+
+
+async def test_a_reload_changes_from_where_media_may_be_fetched() -> None:
+    fu = ScriptedUpstream()
+    request = chat(messages=[{"role": "user", "content": [IMAGE_URL]}], stream=False)
+    server = {"port": 0, "allowed_media_hosts": ["127.0.0.1:1"]}
+    async with (
+        fu,
+        running_gateway(settings_for(fu.url), load=lambda: settings_for(fu.url, server=server)) as gateway,
+    ):
+        assert (await fetch(gateway.url, "POST", CHAT, json=request)).status == 400
+        await gateway.app.reload()
+        assert (await fetch(gateway.url, "POST", CHAT, json=request)).status == 200
 
 
 @pytest.mark.parametrize("name", ["stream", "n", "max_tokens", "model", "stream_options", "stop", "tools"])

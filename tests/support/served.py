@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -73,9 +73,17 @@ class Served:
 
 @asynccontextmanager
 async def served_gateway(
-    folder: Path, configuration: str, *, standstill: Standstill | None = None
+    folder: Path,
+    configuration: str,
+    *,
+    standstill: Standstill | None = None,
+    confined_by: Sequence[str] = (),
 ) -> AsyncIterator[Served]:
-    """Run a gateway with this configuration. The port is chosen here. `standstill` watches its event loop."""
+    """Run a gateway with this configuration. The port is chosen here.
+
+    `standstill` watches its event loop. `confined_by` is a command that takes rights away and then runs the
+    gateway in its own place.
+    """
     tomllib.loads(configuration)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -89,7 +97,7 @@ async def served_gateway(
         command = [sys.executable, standstill_program, str(path), str(standstill.notes)]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=output, stderr=output, env=environ, cwd=folder
+            *confined_by, *command, stdout=output, stderr=output, env=environ, cwd=folder
         )
     served = Served(f"http://127.0.0.1:{port}", process, log)
     try:

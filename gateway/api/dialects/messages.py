@@ -66,5 +66,6 @@ def _text(chunk: Chunk) -> str | None:
     delta = chunk.get("delta")
     if chunk.get("type") != "content_block_delta" or not isinstance(delta, dict):
         return None
-    text = delta.get(_TEXTS.get(str(delta.get("type")), ""))
+    name = _TEXTS.get(str(delta.get("type")))
+    text = delta.get(name) if name is not None else None
     return text if isinstance(text, str) and text else None

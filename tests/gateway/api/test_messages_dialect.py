@@ -35,3 +35,15 @@ def test_a_type_with_other_characters_does_not_name_an_event(kind: object) -> No
     frame = named_frame({"type": kind})
     assert frame.startswith(b"event: message\ndata: {")
     assert frame.count(b"\n") == 3
+
+
+@pytest.mark.parametrize(
+    "delta", [b'{"":"x"}', b'{"type":"","":"x"}', b'{"type":null}', b'{"type":[],"text":"x"}']
+)
+def test_a_delta_of_no_known_type_passes_and_fails_nothing(delta: bytes) -> None:
+    event = (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":%b}\n\n' % delta
+    )
+    stream = ChatStream(dialect=MessagesDialect)
+    stream.feed(event)
+    assert orjson.loads(data_of(stream.read()[0]))["delta"] == orjson.loads(delta)

@@ -201,3 +201,61 @@ def test_the_boundary_comes_from_the_content_type(content_type: bytes, boundary:
     with pytest.raises(ClientError) as raised:
         boundary_of(content_type)
     assert raised.value.param == "content-type"
+
+
+PLAIN = [
+    b'form-data; name="x"',
+    b'FORM-DATA; NAME="x"',
+    b'form-data;name="x"',
+    b"form-data; name=x",
+    b'form-data; name="x" ',
+]
+FILES = [
+    b'form-data; name="x"; filename="a.wav"',
+    b'form-data; name="x"; filename="a=b; c=d.wav"',
+    b'form-data; name="x"; filename="a; b \\" c.wav"',
+    b"form-data; name=\"x\"; filename=a.wav; filename*=UTF-8''%c3%a9.wav",
+]
+ODD = [
+    b"form-data",
+    b'name="x"',
+    b'attachment; name="x"',
+    b'form-data; filename="a"; name="x"',
+    b'form-data; name="x"; name="max_tokens"',
+    b'form-data; name="x"; filename="a"; name="max_tokens"',
+    b'form-data; name="x"; filename="a;name=max_tokens"',
+    b'form-data; name="x"; filename=""',
+    b"form-data; name=\"x\"; filename*=UTF-8''a",
+    b'form-data; name="x"; filename="a"; filename="b"',
+    b"form-data; name*=UTF-8''max_tokens",
+    b'form-data; name*0="max_"; name*1="tokens"',
+    b'form-data; name="x\\"; name=max_tokens; y="',
+    b'form-data; name="x;name=max_tokens"',
+    b'form-data; name="x"; size=3',
+    b"form-data; name='x'",
+    b'form-data; name = "x"',
+]
+
+
+def one_part(*headers: bytes) -> bytes:
+    return b"--%b\r\n%b\r\n\r\n9\r\n--%b--\r\n" % (BOUNDARY, b"\r\n".join(headers), BOUNDARY)
+
+
+@pytest.mark.parametrize("said", PLAIN)
+def test_a_field_is_found_in_every_plain_form_of_its_disposition(said: bytes) -> None:
+    assert fed(one_part(b"Content-Disposition: " + said)).members() == {"x": "9"}
+
+
+@pytest.mark.parametrize("said", FILES)
+def test_a_file_is_no_field(said: bytes) -> None:
+    assert fed(one_part(b"Content-Disposition: " + said)).members() == {}
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_disposition_that_servers_read_differently_is_refused(said: bytes) -> None:
+    assert "Content-Disposition" in refused(one_part(b"Content-Disposition: " + said)).message
+
+
+def test_two_dispositions_of_one_part_are_refused() -> None:
+    header = b'Content-Disposition: form-data; name="%b"'
+    assert "be there once" in refused(one_part(header % b"x", header % b"max_tokens")).message

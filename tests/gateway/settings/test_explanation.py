@@ -20,6 +20,18 @@ def test_without_tenants_the_explanation_says_that_no_key_is_needed() -> None:
     assert "loopback names, gpu.lan" in text
 
 
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ([], "only inside the request; URLs that a backend would fetch are refused"),
+        (["a.example", "*.b.example:81"], "URLs that backends fetch from a.example, *.b.example:81"),
+        (["*"], "URLs that backends fetch from every host, also of its own network"),
+    ],
+)
+def test_it_is_explained_from_where_backends_may_fetch_media(hosts: list[str], said: str) -> None:
+    assert said in explain(parsed(server={"allowed_media_hosts": hosts}))
+
+
 def test_tenants_are_explained_with_their_limits() -> None:
     text = explain(
         parsed(

@@ -65,6 +65,33 @@ def test_an_origin_with_the_default_port_is_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "kept"),
+    [
+        ("*", "*"),
+        ("Pics.Example.com", "pics.example.com"),
+        ("*.example.com", "*.example.com"),
+        ("*.example.com:8443", "*.example.com:8443"),
+        ("10.0.0.1:080", "10.0.0.1:80"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_a_media_host_is_a_name_or_all_names_of_a_domain(host: str, kept: str) -> None:
+    assert parsed(server={"allowed_media_hosts": [host]}).server.allowed_media_hosts == (kept,)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("", "*.", "*:80", "**", "a.*", "*.*", "http://a", "a/", "a@b", "a b", "a.", "-a", "ä.example"),
+        *("a:", "a:0", "a:65536", "a:x", "a:-1", "a:²", "[::1]", "::1", "*.0.0.1", "*.0x1", "a\n"),
+    ],
+)
+def test_a_media_host_that_names_no_host_is_refused(host: str) -> None:
+    [fault] = faults_in(server={"allowed_media_hosts": [host]})
+    assert fault.startswith('server.allowed_media_hosts[0]: must be "*", host, host:port')
+
+
+@pytest.mark.parametrize(
     ("url", "base_url", "socket"),
     [
         ("http://127.0.0.1:8081", "http://127.0.0.1:8081", None),

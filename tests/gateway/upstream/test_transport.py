@@ -275,6 +275,19 @@ async def test_compressed_bytes_that_become_far_too_many_are_broken() -> None:
     assert len(sink.data) < 8 << 20
 
 
+INTERIM = b"HTTP/1.1 199 Odd\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_a_body_of_an_interim_response_is_not_taken_for_the_answer() -> None:
+    sink = await streamed([Write(INTERIM + chunked(b"no answer") + END + H + chunked(*EVENTS) + END), Fin()])
+    assert (sink.status, sink.data, sink.ends) == (200, b"".join(EVENTS), [End.COMPLETE])
+
+
+async def test_an_interim_response_without_end_is_broken() -> None:
+    sink = await streamed([Write(INTERIM), Flood(64 << 20)])
+    assert (sink.data, sink.ends) == (b"", [End.BROKEN])
+
+
 async def test_trailers_without_end_are_broken() -> None:
     trailers = b"".join(b"x-%d: %b\r\n" % (number, b"y" * 1000) for number in range(1000))
     sink = await streamed([Write(H + chunked(*EVENTS) + b"0\r\n"), Write(trailers), Stall()])
