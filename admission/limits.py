@@ -133,14 +133,15 @@ class TenantAccount:
         self.slot_free_requests = _bucket(self.slot_free_requests, limits.requests_per_minute, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
-    def reserve(self, tokens: float, least: float) -> UsageReservation:
+    def reserve(self, tokens: float) -> UsageReservation:
         """Reserve for one request, in whole tokens. So the sum of no reservations is 0, without a rest.
 
         Raises `Refused` for the first limit in the way, and takes nothing then.
         """
         tokens = float(math.ceil(tokens))
         now = self._limiter.clock()
-        of_day = self._of_day(tokens, least)
+        of_day = self._of_day(tokens)
+        day_left = self._day_left
         _take_request(self.requests, now, check_only=True)
         if self.tokens is not None and (wait := self.tokens.wait_s(tokens, now)) > 0:
             settled = self.tokens.wait_s(tokens, now, settled=True)
@@ -151,12 +152,15 @@ class TenantAccount:
         if self.tokens is not None:
             self.tokens.take(tokens, now)
             self.tokens.reserved += tokens
-        return UsageReservation(self, tokens, of_day, self._limiter.day, began_at=now, bucket=self.tokens)
+        day = self._limiter.day
+        return UsageReservation(
+            self, tokens, of_day, day, day_left=day_left, began_at=now, bucket=self.tokens
+        )
 
     def check(self) -> None:
         """Raises `Refused` if even the smallest request is one too many now. Takes nothing."""
         now = self._limiter.clock()
-        self._of_day(1.0, 0.0)
+        self._of_day(1.0)
         _take_request(self.requests, now, check_only=True)
 
     def take_slot_free_request(self) -> None:
@@ -195,13 +199,23 @@ class TenantAccount:
         """The seconds until a running request has probably ended."""
         return max(0.1, self._duration_s)
 
-    def _of_day(self, tokens: float, least: float) -> float:
-        """Return how much of an estimate is reserved of the day. Raises `Refused` if there is no room."""
+    @property
+    def _day_left(self) -> float | None:
+        """The tokens of the day that are neither used nor reserved; None without a quota."""
+        quota = self.limits.tokens_per_day
+        return None if quota is None else quota - self.used_today - self.reserved_today
+
+    def _of_day(self, tokens: float) -> float:
+        """Return how much of an estimate is reserved of the day. Raises `Refused` if there is no room.
+
+        The day is over only when the tokens that were really used have reached the quota. A request whose
+        estimate is above the rest may run, because estimates of prompts can be wrong.
+        """
         quota = self.limits.tokens_per_day
         if quota is None or tokens <= 0:
             return max(0.0, tokens)
         rest = quota - self.used_today
-        if rest <= 0 or (self.used_today and rest < least):
+        if rest <= 0:
             detail = f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used"
             raise Refused(Refusal.QUOTA_EXCEEDED, detail, self._limiter.day_ends_in_s())
         wanted = min(tokens, rest)
@@ -217,7 +231,7 @@ class TenantAccount:
 class UsageReservation:
     """The part of a tenant's limits that one running request holds."""
 
-    __slots__ = ("_account", "_began_at", "_used", "bucket", "day", "of_day", "tokens")
+    __slots__ = ("_account", "_began_at", "_used", "bucket", "day", "day_left", "of_day", "tokens")
 
     def __init__(
         self,
@@ -226,6 +240,7 @@ class UsageReservation:
         of_day: float,
         day: datetime.date,
         *,
+        day_left: float | None,
         began_at: float,
         bucket: TokenBucket | None,
     ) -> None:
@@ -233,6 +248,8 @@ class UsageReservation:
         self.bucket = bucket
         self.tokens = tokens
         self.of_day = of_day
+        self.day_left = day_left
+        """The tokens of the day that were left when it was made, its own included; None without a quota."""
         self.day = day
         self._account = account
         self._began_at = began_at
@@ -270,6 +287,7 @@ class Limiter:
         self._utc = utc
         self.day = utc().date()
         self._accounts: dict[str, TenantAccount] = {}
+        self._configured: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Limiter of {len(self._accounts)} tenants>"
@@ -277,10 +295,12 @@ class Limiter:
     def configure(self, limits: Mapping[str, TenantLimits]) -> None:
         """Set the limits of all tenants. Use that was counted before stays counted.
 
-        A tenant without limits has an account too: a quota that it is given later counts the whole day.
+        A tenant without limits has an account too: a quota that it is given later counts the whole day. A
+        tenant that is left out keeps its account for the rest of the day, in case it comes back.
         """
+        self._configured = frozenset(limits)
         for tenant in self._accounts.keys() - limits.keys():
-            del self._accounts[tenant]
+            self._accounts[tenant].change(TenantLimits())
         for tenant, wanted in limits.items():
             if tenant in self._accounts:
                 self._accounts[tenant].change(wanted)
@@ -294,16 +314,13 @@ class Limiter:
                 if tenant in self._accounts:
                     self._accounts[tenant].used_today += used
 
-    def reserve(self, tenant: str, tokens: float, least: float = 0.0) -> UsageReservation:
-        """Take one request and the estimated tokens. Raises `Refused`, and takes nothing then.
-
-        `least` is the part of the estimate that the request uses in any case: its prompt.
-        """
+    def reserve(self, tenant: str, tokens: float) -> UsageReservation:
+        """Take one request and the estimated tokens. Raises `Refused`, and takes nothing then."""
         self._turn_the_day()
         account = self._accounts.get(tenant)
         if account is None:
-            return UsageReservation(None, 0.0, 0.0, self.day, began_at=0.0, bucket=None)
-        return account.reserve(tokens, least)
+            return UsageReservation(None, 0.0, 0.0, self.day, day_left=None, began_at=0.0, bucket=None)
+        return account.reserve(tokens)
 
     def check(self, tenant: str) -> None:
         """Look at the limits before the body of a request is read, when its size in tokens is not known.
@@ -368,6 +385,8 @@ class Limiter:
         today = self._utc().date()
         if today != self.day:
             self.day = today
+            for tenant in self._accounts.keys() - self._configured:
+                del self._accounts[tenant]
             for account in self._accounts.values():
                 account.used_today = account.reserved_today = 0.0
 

@@ -21,8 +21,8 @@ __all__ = ["AddedOptions", "RequestParameters"]
 T = TypeVar("T")
 
 _EXPECTED_OUTPUT_TOKENS = 256
-_COUNT_FIELDS = ("timings", "tokens_evaluated", "tokens_predicted")
-"""Members of llama.cpp's native answers that hold token counts."""
+_COUNT_FIELDS = ("index", "timings", "tokens_evaluated", "tokens_predicted")
+"""Members of llama.cpp's native answers that hold token counts, and that say which prompt they belong to."""
 _MAX_OUTPUT_TOKENS = 2**31 - 1
 """llama-server's limits have 32 bits. An estimate far beyond that would make a tenant's account so large that
 floating point rounds off its earlier usage when the estimate is corrected."""

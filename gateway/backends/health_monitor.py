@@ -148,12 +148,20 @@ class HealthMonitor:
             self._look.clear()
             asks = self._backend.facts.can_be_asked
             if asks:
-                with suppress(OutdatedAnswerError):
-                    await self.check()
+                await self._check_and_go_on()
             asks = self._backend.facts.can_be_asked
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s if asks else None):
                     await self._look.wait()
+
+    async def _check_and_go_on(self) -> None:
+        """Check, and survive a fault of this program: a backend that is not watched would never be ready."""
+        try:
+            await self.check()
+        except OutdatedAnswerError:
+            pass
+        except Exception:
+            log.exception("internal error", backend=self._backend.name)
 
     @property
     def _pause_s(self) -> float:

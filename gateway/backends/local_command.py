@@ -64,7 +64,7 @@ def _candidates(proc: Path) -> list[Path]:
     found = []
     for name in os.listdir(proc) if proc.exists() else ():
         with suppress(OSError):  # it has ended
-            if name.isdigit() and "llama" in (proc / name / "comm").read_text():
+            if name.isdigit() and b"llama" in (proc / name / "comm").read_bytes():
                 found.append(proc / name)
     return found
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from slotgate.admission import Lease, Limiter, Outcome, RateState, Refused
+from slotgate.admission import Lease, Limiter, Outcome, RateState, Refused, UsageReservation
 from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.token_usage import TokenUsage
 from slotgate.gateway.forwarding.queueing import refusal
@@ -29,6 +29,10 @@ from slotgate.gateway.http.errors import GatewayError, UpstreamAnswer, UpstreamE
 from slotgate.gateway.http.headers import Headers
 
 __all__ = ["BookEntry", "Charge", "charged", "rate_headers", "slot_free_request"]
+
+
+_LONGEST_ANSWER = 1_000_000
+"""A higher limit of tokens limits nothing, because no context is that long."""
 
 
 class Charge(Enum):
@@ -51,6 +55,8 @@ class BookEntry:
     """The last lease that the request got; None before the first one."""
     answer_limit: int | None = None
     """The limit of tokens for each answer, if the tenant's day leaves fewer than the request asks for."""
+    open_ended: bool = False
+    """True if the request sets no limit for its answers."""
     failure: GatewayError | None = None
     """The error with which the request ended, also if it was sent inside a stream."""
 
@@ -98,14 +104,12 @@ def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimat
     """
     tenant = context.tenant.name
     try:
-        reservation = limiter.reserve(tenant, estimate, entry.expected_prompt)
+        reservation = limiter.reserve(tenant, estimate)
     except Refused as refused:
         context.headers = rate_headers(limiter, tenant)
         raise refusal(refused) from refused
     context.headers = rate_headers(limiter, tenant)
-    if 0 < reservation.of_day < estimate:
-        left = reservation.of_day - entry.expected_prompt
-        entry.answer_limit = max(1, int(left / entry.usage.parts_expected))
+    entry.answer_limit = _answer_limit(entry, reservation, estimate)
     try:
         yield
     except GatewayError as error:
@@ -118,6 +122,15 @@ def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimat
         else:
             reservation.settle(tokens)
         entry.failure = None  # its traceback would keep the request alive
+
+
+def _answer_limit(entry: BookEntry, reservation: UsageReservation, estimate: float) -> int | None:
+    """Return the most tokens of each answer, so that the tenant's day is kept; None: no limit."""
+    rest = reservation.day_left
+    if rest is None or not (entry.open_ended or reservation.of_day < estimate):
+        return None
+    limit = max(1, int((rest - entry.expected_prompt) / entry.usage.parts_expected))
+    return limit if limit < _LONGEST_ANSWER else None
 
 
 @contextmanager

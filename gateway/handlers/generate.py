@@ -110,6 +110,7 @@ class Generate:
                 TokenUsage(request.n, request.pieces),
                 parsed.prompt,
                 self._runtime.prompt_sizes.expected(model.name, parsed.prompt),
+                open_ended=request.answer_tokens(tenant) is None,
             ),
             prefix=prefix,
             limit_name=request.limit_name,

@@ -94,15 +94,32 @@ def test_request_above_the_rest_of_the_day_is_let_in(limited: Callable[..., Limi
     assert (limiter.used_today("a"), limiter.reserved_today("a")) == (27, 4973)
 
 
-def test_request_whose_prompt_is_above_the_rest_of_the_day_is_refused_until_midnight(
-    limited: Callable[..., Limiter],
-) -> None:
+def test_an_estimate_above_the_rest_of_the_day_does_not_end_the_day(limited: Callable[..., Limiter]) -> None:
+    """Estimates of prompts can be wrong. The day is over when the tokens that were used reach the quota."""
     limiter = limited(tokens_per_day=100)
     limiter.reserve("a", 90).settle(90)
+    late = limiter.reserve("a", 45)
+    assert (late.of_day, late.day_left) == (10, 10)
+    late.settle(45)
     with pytest.raises(Refused) as caught:
-        limiter.reserve("a", 45, 25)
+        limiter.reserve("a", 1)
     assert (caught.value.refusal, caught.value.retry_after_s) == (Refusal.QUOTA_EXCEEDED, 3600)
-    limiter.reserve("a", 45, 5)
+
+
+def test_a_tenant_that_a_reload_drops_and_another_brings_back_has_used_the_same(
+    limited: Callable[..., Limiter], clocks: Clocks
+) -> None:
+    limiter = limited(tokens_per_day=100)
+    running = limiter.reserve("a", 10)
+    limiter.reserve("a", 50).settle(50)
+    limiter.configure({"b": TenantLimits()})
+    running.settle(20)
+    limiter.configure({"a": TenantLimits(tokens_per_day=100)})
+    assert limiter.used_today("a") == 70
+    limiter.configure({"b": TenantLimits()})
+    clocks.now += 2 * 86_400
+    assert limiter.used_today("a") == 0
+    assert "a" not in limiter._accounts
 
 
 def test_request_above_the_minute_is_let_in_when_nothing_is_used(
@@ -234,7 +251,7 @@ def test_new_limits_keep_what_was_used(limited: Callable[..., Limiter], clocks: 
     assert refused(limiter).refusal is Refusal.QUOTA_EXCEEDED
     limiter.configure({})
     limiter.reserve("a", 1e9)
-    assert (limiter.requests_of("a"), limiter.tokens_of("a"), limiter.used_today("a")) == (None, None, 0)
+    assert (limiter.requests_of("a"), limiter.tokens_of("a"), limiter.used_today("a")) == (None, None, 60)
 
 
 def test_a_smaller_limit_makes_no_debt(limited: Callable[..., Limiter], clocks: Clocks) -> None:

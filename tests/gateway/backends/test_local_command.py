@@ -61,3 +61,12 @@ def test_machine_without_proc_shows_nothing(tmp_path: Path) -> None:
 )
 def test_only_loopback_is_this_machine(url: str, port: int | None) -> None:
     assert local_port(url) == port
+
+
+def test_a_process_whose_name_is_not_utf_8_hides_no_other(tmp_path: Path) -> None:
+    """Linux cuts names after 15 bytes, also inside a character."""
+    proc = machine(tmp_path)
+    other = proc / "7"
+    other.mkdir()
+    (other / "comm").write_bytes(b"gr\xc3\n")
+    assert uvloop.run(command_of_listener(8081, proc)) is not None
