@@ -15,10 +15,12 @@ import pytest
 from tests.support.books import (
     ESTIMATED,
     LOADING,
+    MORTAL,
     TAKEN,
     Ending,
     Row,
     cancel,
+    die,
     drain,
     leave,
     rows_of,
@@ -152,6 +154,10 @@ OF_A_STREAM: dict[str, Ending] = {
     "cancelled in the queue": Ending(lambda _: [], replace(QUEUED, status=409), cancel, 0.5, TAKEN),
     "cancelled": Ending(stalled, CUT, cancel),
     "superseded": Ending(stalled, CUT, supersede),
+    "backend dies before a token": Ending(
+        lambda _: [Write(H), Stall()], replace(FAILED, seconds=0), die, 0.5, MORTAL
+    ),
+    "backend dies in decode": Ending(stalled, CUT, die, model=MORTAL),
     "retried": Ending(lambda way: spoken(way, closing(way)), FULL, model=LOADING),
     "drained": Ending(stalled, CUT, drain),
 }
@@ -178,6 +184,7 @@ OF_A_WHOLE_ANSWER: dict[str, Ending] = {
     "cancelled in the queue": Ending(lambda _: [], replace(QUEUED, status=409), cancel, 0.5, TAKEN),
     "cancelled": Ending(whole, replace(UNANSWERED, status=409), cancel),
     "superseded": Ending(whole, replace(UNANSWERED, status=409), supersede),
+    "backend dies": Ending(whole, replace(FAILED, seconds=0), die, model=MORTAL),
     "retried": Ending(whole, ANSWERED, model=LOADING),
     "drained": Ending(whole, replace(UNANSWERED, status=503), drain),
 }

@@ -27,11 +27,13 @@ from tests.support.virtual_gateway import VirtualGateway, VirtualUpstream, virtu
 __all__ = [
     "ESTIMATED",
     "LOADING",
+    "MORTAL",
     "TAKEN",
     "Case",
     "Ending",
     "Row",
     "cancel",
+    "die",
     "drain",
     "leave",
     "rows_of",
@@ -44,6 +46,8 @@ Prompt = int | Literal["~"]
 ESTIMATED: Literal["~"] = "~"
 LOADING = "lame"
 """A model with two backends. The one with most slots says that it loads its model."""
+MORTAL = "mortal"
+"""The model of the backend that `die` kills."""
 TAKEN = "taken"
 """A model whose only slot is taken."""
 _TIMEOUTS = {"first_byte_s": 3, "idle_s": 3, "total_s": 5.1}
@@ -87,6 +91,7 @@ class Case:
     """Also the id of the request."""
     stream: bool
     client: RawClient
+    mortal: VirtualUpstream
 
     def request(self, model: str, request_id: str = "later") -> bytes:
         members = {"stream": True} if self.stream else {}
@@ -132,6 +137,14 @@ async def supersede(case: Case) -> None:
         await asyncio.sleep(0.05)
 
 
+async def die(case: Case) -> None:
+    """Kill the backend, and start it again after a moment."""
+    case.mortal.stop_listening()
+    case.mortal.abort_all()
+    await asyncio.sleep(0.2)
+    await case.mortal.listen()
+
+
 async def drain(case: Case) -> None:
     """Shut the gateway down, with a grace period that is too short for the request."""
     parts = case.gateway.parts
@@ -161,17 +174,17 @@ async def rows_of(way: Way, endings: Mapping[str, Ending], *, stream: bool) -> d
         script = (lambda _: now_said[-1]) if said is None else (lambda _: said)
         return VirtualUpstream(scripts={way.upstream: script}, llama=LlamaLike(slots, model=MODEL))
 
-    upstreams = upstream(4), upstream(1, [Stall()]), upstream(8, _LOADS), upstream(4)
-    main, taken, loading, spare = upstreams
+    upstreams = upstream(4), upstream(1, [Stall()]), upstream(8, _LOADS), upstream(4), upstream(4)
+    main, taken, loading, spare, mortal = upstreams
     rows: dict[str, Row] = {}
     with logged() as log:
-        async with main, taken, loading, spare:
+        async with main, taken, loading, spare, mortal:
             settings = _settings(upstreams, map(_tenant, endings))
             async with virtual_gateway(settings) as gateway:
                 blocker = gateway.parts.runtime.scheduler.submit(Demand("blocker", TAKEN), lambda: None)
                 for name, ending in endings.items():
                     now_said.append(ending.script(way))
-                    case = Case(gateway, way, _tenant(name), stream, await gateway.client())
+                    case = Case(gateway, way, _tenant(name), stream, await gateway.client(), mortal)
                     rows[name] = await _row(case, ending)
                 assert blocker.lease is not None
                 blocker.lease.release(Outcome.FINISHED)
@@ -185,11 +198,16 @@ def _tenant(ending: str) -> str:
 
 def _settings(upstreams: tuple[VirtualUpstream, ...], tenants: Any) -> Settings:  # noqa: ANN401
     limits = {"tokens_per_day": 100_000, "requests_per_minute": REQUESTS}
-    models = {"main": "m", "taken": TAKEN, "loading": LOADING, "spare": LOADING}
+    models = {"main": "m", "taken": TAKEN, "loading": LOADING, "spare": LOADING, "mortal": MORTAL}
     return settings_for(
         server={"port": 0, "operator_key_hashes": [hash_key("sg-operator")], "shutdown_grace_s": 0.01},
         backend=[
-            {"name": name, "url": fu.url, "models": [model], "health_interval_s": 30}
+            {
+                "name": name,
+                "url": fu.url,
+                "models": [model],
+                "health_interval_s": 1 if model == MORTAL else 30,
+            }
             for (name, model), fu in zip(models.items(), upstreams, strict=True)
         ],
         tenant=[{"name": name, "key_hashes": [hash_key(f"sg-{name}")], **limits} for name in tenants],
