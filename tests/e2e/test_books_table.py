@@ -38,6 +38,7 @@ FIRST_PATHS = [way for way in WAYS if way.path == way.endpoint.paths[0]]
 SLOT_FREE = [way for way in FIRST_PATHS if not way.endpoint.takes_slot]
 WHOLE = [way for way in FIRST_PATHS if way.endpoint.takes_slot]
 STREAMS = [way for way in WHOLE if way.sample.events]
+ARRAYS = [way for way in WHOLE if way.endpoint.name in ("completions", "native", "embeddings", "rerank")]
 
 
 # -- what the backend says
@@ -189,6 +190,37 @@ OF_A_WHOLE_ANSWER: dict[str, Ending] = {
     "drained": Ending(whole, replace(UNANSWERED, status=503), drain),
 }
 
+# To see that two or three slots are idle takes half a slot-second.
+#            status, prompt, cached, completion: of three answers, of the first one, and of none
+THREE = Row(200, 93, 90, 6, partial=False, records=1, requests=1, seconds=6, live=(0, 0))
+ONE = Row(499, ESTIMATED, 30, 2, partial=True, records=1, requests=1, seconds=7, live=(31, 2))
+NONE = Row(499, ESTIMATED, 0, 0, partial=True, records=1, requests=1, seconds=5, live=(0, 0))
+OF_AN_ARRAY: dict[str, Ending] = {
+    "stop": Ending(whole, THREE),
+    "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),
+    "left before an answer": Ending(whole, NONE, leave),
+    "left behind the first answer": Ending(
+        whole, replace(ONE, seconds=7.5), leave, 2.5, others=lambda _: [Stall()]
+    ),
+    "second one refused by the backend": Ending(
+        whole, replace(ONE, status=400, prompt=31), at=2.25, others=lambda _: [Sleep(1.5), *refused(400)]
+    ),
+    "second one failed by the backend": Ending(
+        whole, replace(ONE, status=500, prompt=31), at=2.25, others=lambda _: [Sleep(1.5), *refused(500)]
+    ),
+    "all refused by the backend": Ending(
+        lambda _: refused(400), replace(FAILED, status=400, requests=1, seconds=3.5), at=0.5
+    ),
+    "all failed by the backend": Ending(
+        lambda _: refused(500), replace(FAILED, status=500, seconds=3.5), at=0.5
+    ),
+    "no first byte": Ending(lambda _: [Stall()], replace(FAILED, status=504, seconds=9.5)),
+    "cancelled": Ending(whole, replace(NONE, status=409), cancel),
+    "superseded": Ending(whole, replace(NONE, status=409), supersede),
+    "retried": Ending(whole, THREE, model=LOADING),
+    "drained": Ending(whole, replace(NONE, status=503), drain),
+}
+
 SLOTLESS = Row(200, 0, 0, 0, partial=False, records=0, requests=1, seconds=0, live=None)
 WITHOUT_A_SLOT: dict[str, Ending] = {
     "answered": Ending(whole, SLOTLESS),
@@ -222,6 +254,13 @@ def of_endpoint(way: Way, name: str, row: Row) -> Row:
     return row
 
 
+def of_array(way: Way, row: Row) -> Row:
+    """Return the row as this endpoint has it, which may generate nothing."""
+    _, cached, completion = way.sample.counts
+    row = replace(row, cached=row.cached * cached // 30, completion=row.completion * completion // 2)
+    return replace(row, live=(row.live[0], row.live[1] * completion // 2)) if row.live else row
+
+
 def check(way: Way, endings: dict[str, Ending], *, stream: bool) -> None:
     rows = run_virtual(rows_of(way, endings, stream=stream))
     due = {name: of_endpoint(way, name, ending.row) for name, ending in endings.items()}
@@ -238,6 +277,13 @@ def test_stream(way: Way) -> None:
 @pytest.mark.parametrize("way", WHOLE, ids=repr)
 def test_answer_that_is_no_stream(way: Way) -> None:
     check(way, OF_A_WHOLE_ANSWER, stream=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ARRAYS, ids=repr)
+def test_array_that_is_asked_element_by_element(way: Way) -> None:
+    rows = run_virtual(rows_of(way, OF_AN_ARRAY, stream=False, wide=True))
+    assert rows == {name: of_array(way, ending.row) for name, ending in OF_AN_ARRAY.items()}
 
 
 @pytest.mark.parametrize("way", SLOT_FREE, ids=repr)

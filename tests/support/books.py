@@ -90,11 +90,14 @@ class Case:
     tenant: str
     """Also the id of the request."""
     stream: bool
+    wide: bool
+    """The request has an array of three elements."""
     client: RawClient
     mortal: VirtualUpstream
 
     def request(self, model: str, request_id: str = "later") -> bytes:
-        members = {"stream": True} if self.stream else {}
+        members: dict[str, Any] = {"stream": True} if self.stream else {}
+        members |= (self.way.sample.wide or {}) if self.wide else {}
         headers = (
             b"authorization: Bearer sg-" + self.tenant.encode(),
             b"x-request-id: " + request_id.encode(),
@@ -161,17 +164,24 @@ class Ending:
     at: float = 1.5
     """Seconds after the request at which the live view is read, and then `act` is called."""
     model: str = "m"
+    others: Callable[[Way], Script] | None = None
+    """The script for all elements of an array but the first one; by default that of the first."""
 
 
 # -- the gateway and its books
 
 
-async def rows_of(way: Way, endings: Mapping[str, Ending], *, stream: bool) -> dict[str, Row]:
+async def rows_of(
+    way: Way, endings: Mapping[str, Ending], *, stream: bool, wide: bool = False
+) -> dict[str, Row]:
     """Send a request for every ending, one after another. `drain` must be the last."""
-    now_said: list[Script] = [[]]
+    now_said: list[Script] = []
+    """The scripts for the next requests. The last one stays."""
 
     def upstream(slots: int, said: Script | None = None) -> VirtualUpstream:
-        script = (lambda _: now_said[-1]) if said is None else (lambda _: said)
+        script = (
+            (lambda _: now_said.pop(0) if now_said[1:] else now_said[0]) if said is None else (lambda _: said)
+        )
         return VirtualUpstream(scripts={way.upstream: script}, llama=LlamaLike(slots, model=MODEL))
 
     upstreams = upstream(4), upstream(1, [Stall()]), upstream(8, _LOADS), upstream(4), upstream(4)
@@ -183,8 +193,9 @@ async def rows_of(way: Way, endings: Mapping[str, Ending], *, stream: bool) -> d
             async with virtual_gateway(settings) as gateway:
                 blocker = gateway.parts.runtime.scheduler.submit(Demand("blocker", TAKEN), lambda: None)
                 for name, ending in endings.items():
-                    now_said.append(ending.script(way))
-                    case = Case(gateway, way, _tenant(name), stream, await gateway.client(), mortal)
+                    now_said[:] = [ending.script(way)]
+                    now_said += [ending.others(way)] if ending.others is not None else []
+                    case = Case(gateway, way, _tenant(name), stream, wide, await gateway.client(), mortal)
                     rows[name] = await _row(case, ending)
                 assert blocker.lease is not None
                 blocker.lease.release(Outcome.FINISHED)
