@@ -1,7 +1,7 @@
 """The table of the books: every endpoint, every ending, and the figures in all books afterwards.
 
 A stream says its first token after one second and its second one after two. An answer that is no stream comes
-after two seconds. `tests/support/books.py` explains the columns.
+after two seconds. `tests/support/booked_request.py` explains the columns.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from tests.support.books import (
+from tests.support.booked_request import (
     ESTIMATED,
+    GONE,
     LOADING,
     MORTAL,
     TAKEN,
@@ -23,9 +24,9 @@ from tests.support.books import (
     die,
     drain,
     leave,
-    rows_of,
     supersede,
 )
+from tests.support.books import rows_of
 from tests.support.endpoints import WAYS, WORDS, Way
 from tests.support.notation import END, H, answer, chunked, error_body
 from tests.support.script import Fin, Script, Sleep, Stall, Write
@@ -119,8 +120,10 @@ CUT = Row(200, ESTIMATED, 0, 1, partial=True, records=1, requests=1, seconds=1.5
 UNSEEN = Row(499, ESTIMATED, 0, 0, partial=True, records=1, requests=1, seconds=0.5, live=(0, 0))
 QUEUED = Row(499, 0, 0, 0, partial=False, records=0, requests=0, seconds=0, live=(0, 0))
 FAILED = Row(502, 0, 0, 0, partial=False, records=1, requests=0, seconds=1, live=(0, 0))
+UNREACHED = replace(FAILED, seconds=0)
 
 OF_A_STREAM: dict[str, Ending] = {
+    "unreachable": Ending(lambda _: [], UNREACHED, at=0.5, model=GONE),
     "stop": Ending(lambda way: spoken(way, closing(way)), FULL),
     "length": Ending(lambda way: spoken(way, closing(way, "length"), reason="length"), FULL),
     "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),
@@ -166,6 +169,7 @@ OF_A_STREAM: dict[str, Ending] = {
 ANSWERED = replace(FULL, live=(0, 0))
 UNANSWERED = replace(UNSEEN, seconds=1.5)
 OF_A_WHOLE_ANSWER: dict[str, Ending] = {
+    "unreachable": Ending(lambda _: [], UNREACHED, at=0.5, model=GONE),
     "stop": Ending(whole, ANSWERED),
     "length": Ending(lambda way: whole(way, "length"), ANSWERED),
     "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),

@@ -8,13 +8,23 @@ alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from slotgate.admission import Demand, Outcome
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings
+from tests.support.booked_request import (
+    ESTIMATED,
+    GONE,
+    LOADING,
+    MORTAL,
+    TAKEN,
+    Case,
+    Ending,
+    Prompt,
+    Row,
+)
 from tests.support.client import RawClient
 from tests.support.endpoints import MODEL, Way
 from tests.support.gateway import settings_for
@@ -22,159 +32,23 @@ from tests.support.llama_like import LlamaLike
 from tests.support.logged import logged
 from tests.support.notation import answer, error_body
 from tests.support.script import Fin, Script, Stall, Write
-from tests.support.virtual_gateway import VirtualGateway, VirtualUpstream, virtual_gateway
+from tests.support.virtual_gateway import VirtualUpstream, virtual_gateway
 
-__all__ = [
-    "ESTIMATED",
-    "LOADING",
-    "MORTAL",
-    "TAKEN",
-    "Case",
-    "Ending",
-    "Row",
-    "cancel",
-    "die",
-    "drain",
-    "leave",
-    "rows_of",
-    "stay",
-    "supersede",
-]
+__all__ = ["rows_of"]
 
-Prompt = int | Literal["~"]
-"""The tokens of a prompt; `~` if they are estimated."""
-ESTIMATED: Literal["~"] = "~"
-LOADING = "lame"
-"""A model with two backends. The one with most slots says that it loads its model."""
-MORTAL = "mortal"
-"""The model of the backend that `die` kills."""
-TAKEN = "taken"
-"""A model whose only slot is taken."""
 _TIMEOUTS = {"first_byte_s": 3, "idle_s": 3, "total_s": 5.1}
 REQUESTS = 6
 """Requests per minute of each tenant: one comes back in ten seconds, and no ending takes that long."""
-_OPERATOR = b"authorization: Bearer sg-operator"
 _LOADS: Script = [
     Write(answer(503, error_body(503, "Loading model", "unavailable_error"), b"Connection: close")),
     Fin(),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The figures of one request in all books."""
-
-    status: int
-    prompt: Prompt
-    cached: int
-    completion: int
-    partial: bool
-    records: int
-    requests: int
-    """What it took of the requests per minute."""
-    seconds: float
-    """The slot time that its tenant is charged for, rounded down to half slot-seconds.
-
-    An abandoned slot is seen to be idle in less than that.
-    """
-    live: tuple[Prompt, int] | None
-    """Prompt and completion tokens in the live view before the end; None if it is not there."""
-
-
-@dataclass(slots=True)
-class Case:
-    """A request under way."""
-
-    gateway: VirtualGateway
-    way: Way
-    tenant: str
-    """Also the id of the request."""
-    stream: bool
-    wide: bool
-    """The request has an array of three elements."""
-    client: RawClient
-    mortal: VirtualUpstream
-
-    def request(self, model: str, request_id: str = "later") -> bytes:
-        members: dict[str, Any] = {"stream": True} if self.stream else {}
-        members |= (self.way.sample.wide or {}) if self.wide else {}
-        headers = (
-            b"authorization: Bearer sg-" + self.tenant.encode(),
-            b"x-request-id: " + request_id.encode(),
-            b"x-slotgate-supersede: key",
-        )
-        return self.way.request(*headers, model=model, **members)
-
-    async def facts(self) -> dict[str, Any] | None:
-        """Return what `/admin/requests` says of the request."""
-        async with await self.gateway.client() as operator:
-            await operator.request("GET", "/admin/requests", _OPERATOR)
-            listed = (await operator.json())["requests"]
-        return next((facts for facts in listed if facts["id"] == self.tenant), None)
-
-
-Action = Callable[[Case], Awaitable[None]]
-
-
-# -- what the client and the operator do
-
-
-async def stay(_: Case) -> None:
-    """Read the answer to its end."""
-
-
-async def leave(case: Case) -> None:
-    case.client.close()
-
-
-async def cancel(case: Case) -> None:
-    async with await case.gateway.client() as operator:
-        await operator.request("POST", f"/admin/requests/{case.tenant}/cancel", _OPERATOR)
-        assert operator.status == 200
-
-
-async def supersede(case: Case) -> None:
-    """Send a later request with the same key. It leaves before it gets a slot, so it costs nothing."""
-    async with await case.gateway.client() as later:
-        await later.send(case.request(TAKEN))
-        await asyncio.sleep(0.05)
-
-
-async def die(case: Case) -> None:
-    """Kill the backend, and start it again after a moment."""
-    case.mortal.stop_listening()
-    case.mortal.abort_all()
-    await asyncio.sleep(0.2)
-    await case.mortal.listen()
-
-
-async def drain(case: Case) -> None:
-    """Shut the gateway down, with a grace period that is too short for the request."""
-    parts = case.gateway.parts
-    await case.gateway.server.drain(refuse=parts.drain, cancel=parts.runtime.cancel_running)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The way in which a request ends, and the figures that it leaves."""
-
-    script: Callable[[Way], Script]
-    row: Row
-    act: Action = stay
-    at: float = 1.5
-    """Seconds after the request at which the live view is read, and then `act` is called."""
-    model: str = "m"
-    others: Callable[[Way], Script] | None = None
-    """The script for all elements of an array but the first one; by default that of the first."""
-
-
-# -- the gateway and its books
-
-
 async def rows_of(
     way: Way, endings: Mapping[str, Ending], *, stream: bool, wide: bool = False
 ) -> dict[str, Row]:
-    """Send a request for every ending, one after another. `drain` must be the last."""
+    """Send a request for every ending, one after another. `GONE` must be the first, `drain` the last."""
     now_said: list[Script] = []
     """The scripts for the next requests. The last one stays."""
 
@@ -184,14 +58,23 @@ async def rows_of(
         )
         return VirtualUpstream(scripts={way.upstream: script}, llama=LlamaLike(slots, model=MODEL))
 
-    upstreams = upstream(4), upstream(1, [Stall()]), upstream(8, _LOADS), upstream(4), upstream(4)
-    main, taken, loading, spare, mortal = upstreams
+    upstreams = (
+        upstream(4),
+        upstream(1, [Stall()]),
+        upstream(8, _LOADS),
+        upstream(4),
+        upstream(4),
+        upstream(4),
+    )
+    main, taken, loading, spare, mortal, gone = upstreams
     rows: dict[str, Row] = {}
     with logged() as log:
-        async with main, taken, loading, spare, mortal:
+        async with main, taken, loading, spare, mortal, gone:
             settings = _settings(upstreams, map(_tenant, endings))
             async with virtual_gateway(settings) as gateway:
                 blocker = gateway.parts.runtime.scheduler.submit(Demand("blocker", TAKEN), lambda: None)
+                gone.stop_listening()
+                gone.abort_all()
                 for name, ending in endings.items():
                     now_said[:] = [ending.script(way)]
                     now_said += [ending.others(way)] if ending.others is not None else []
@@ -207,9 +90,16 @@ def _tenant(ending: str) -> str:
     return ending.replace(" ", "-")
 
 
-def _settings(upstreams: tuple[VirtualUpstream, ...], tenants: Any) -> Settings:  # noqa: ANN401
+def _settings(upstreams: tuple[VirtualUpstream, ...], tenants: Iterable[str]) -> Settings:
     limits = {"tokens_per_day": 100_000, "requests_per_minute": REQUESTS}
-    models = {"main": "m", "taken": TAKEN, "loading": LOADING, "spare": LOADING, "mortal": MORTAL}
+    models = {
+        "main": "m",
+        "taken": TAKEN,
+        "loading": LOADING,
+        "spare": LOADING,
+        "mortal": MORTAL,
+        "gone": GONE,
+    }
     return settings_for(
         server={"port": 0, "operator_key_hashes": [hash_key("sg-operator")], "shutdown_grace_s": 0.01},
         backend=[
