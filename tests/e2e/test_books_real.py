@@ -2,11 +2,8 @@
 
 llama-server counts the prompt tokens that it processed, without cached ones (`llamacpp:prompt_tokens_total`),
 and the tokens of the answers that it finished (`llamacpp:tokens_predicted_total`). The records of finished
-answers must add up to these counters, but for what the cut requests had in flight. Two deviations are known:
-
-* llama-server processes the prompt of several choices once, and counts it once for each choice.
-* A whole answer to several prompts on `/v1/completions` states the tokens of the first prompt only. The
-  prompts of such a request are estimated by their size.
+answers must add up to these counters, but for what the cut requests had in flight. llama-server processes the
+prompt of several choices once, and counts it once for each choice.
 
 `SLOTGATE_MIXED_REQUESTS` sets another number of requests.
 """
@@ -146,7 +143,7 @@ async def test_records_of_finished_requests_are_exactly_the_counters_of_llama_se
 ) -> None:
     dice = random.Random(6)
     drawn = [mixed_request(dice) for _ in range(REQUESTS)]
-    stay = [request for request in drawn if request.ending == "stays" and not _prompts_estimated(request)]
+    stay = [request for request in drawn if request.ending == "stays"]
     requests = {f"r{number}": request for number, request in enumerate(stay)}
     books = await played(run_llama(RealLlama(tiny_model, slots=SLOTS)), requests, dice)
     assert not any(record.partial for record in books.records)
@@ -163,24 +160,15 @@ async def test_records_add_up_to_the_counters_of_llama_server_but_for_what_was_c
     books = await played(run_llama(RealLlama(tiny_model, slots=SLOTS)), requests, dice)
     finished = [record for record in books.records if not record.partial]
     cut = [record for record in books.records if record.partial]
-    exact = [record for record in finished if not _prompts_estimated(requests[record.request_id])]
-    estimated = [record for record in finished if _prompts_estimated(requests[record.request_id])]
     print(f"{len(finished)} finished, {len(cut)} cut, {len(requests) - len(books.records)} never begun")
-    print(f"prompt tokens: llama-server {books.prompt:.0f}, records {_prompt(exact, requests):.0f} exact")
-    print(f"  {_prompt(estimated, requests):.0f} estimated, {_prompt(cut, requests):.0f} of cut requests")
+    print(f"prompt tokens: llama-server {books.prompt:.0f}, records {_prompt(finished, requests):.0f}")
+    print(f"  {_prompt(cut, requests):.0f} of cut requests")
     print(f"completion tokens: llama-server {books.completion:.0f}, records {_completion(finished)}")
     print(f"  {_completion(cut)} of cut requests")
     in_flight = sum(requests[record.request_id].most_tokens for record in cut)
     assert 0 <= books.completion - _completion(finished) <= in_flight
-    unsure = [requests[record.request_id] for record in (*estimated, *cut)]
-    assert (
-        0 <= books.prompt - _prompt(exact, requests) <= sum(request.most_prompt_tokens for request in unsure)
-    )
-
-
-def _prompts_estimated(request: MixedRequest) -> bool:
-    whole = not request.body["stream"]
-    return whole and request.path == "/v1/completions" and isinstance(request.body["prompt"], list)
+    in_flight = sum(requests[record.request_id].most_prompt_tokens for record in cut)
+    assert 0 <= books.prompt - _prompt(finished, requests) <= in_flight
 
 
 def _prompt(records: Iterable[UsageRecord], requests: dict[str, MixedRequest]) -> float:

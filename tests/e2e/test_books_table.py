@@ -1,7 +1,7 @@
 """The table of the books: every endpoint, every ending, and the figures in all books afterwards.
 
 A stream says its first token after one second and its second one after two. An answer that is no stream comes
-after two seconds. `tests/support/books.py` explains the columns.
+after two seconds. `tests/support/booked_request.py` explains the columns.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from tests.support.books import (
+from tests.support.booked_request import (
     ESTIMATED,
+    GONE,
     LOADING,
+    MORTAL,
     TAKEN,
     Ending,
     Row,
     cancel,
+    die,
     drain,
     leave,
-    rows_of,
     supersede,
 )
+from tests.support.books import rows_of
 from tests.support.endpoints import WAYS, WORDS, Way
 from tests.support.notation import END, H, answer, chunked, error_body
 from tests.support.script import Fin, Script, Sleep, Stall, Write
@@ -36,6 +39,7 @@ FIRST_PATHS = [way for way in WAYS if way.path == way.endpoint.paths[0]]
 SLOT_FREE = [way for way in FIRST_PATHS if not way.endpoint.takes_slot]
 WHOLE = [way for way in FIRST_PATHS if way.endpoint.takes_slot]
 STREAMS = [way for way in WHOLE if way.sample.events]
+ARRAYS = [way for way in WHOLE if way.endpoint.name in ("completions", "native", "embeddings", "rerank")]
 
 
 # -- what the backend says
@@ -116,8 +120,10 @@ CUT = Row(200, ESTIMATED, 0, 1, partial=True, records=1, requests=1, seconds=1.5
 UNSEEN = Row(499, ESTIMATED, 0, 0, partial=True, records=1, requests=1, seconds=0.5, live=(0, 0))
 QUEUED = Row(499, 0, 0, 0, partial=False, records=0, requests=0, seconds=0, live=(0, 0))
 FAILED = Row(502, 0, 0, 0, partial=False, records=1, requests=0, seconds=1, live=(0, 0))
+UNREACHED = replace(FAILED, seconds=0)
 
 OF_A_STREAM: dict[str, Ending] = {
+    "unreachable": Ending(lambda _: [], UNREACHED, at=0.5, model=GONE),
     "stop": Ending(lambda way: spoken(way, closing(way)), FULL),
     "length": Ending(lambda way: spoken(way, closing(way, "length"), reason="length"), FULL),
     "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),
@@ -152,6 +158,10 @@ OF_A_STREAM: dict[str, Ending] = {
     "cancelled in the queue": Ending(lambda _: [], replace(QUEUED, status=409), cancel, 0.5, TAKEN),
     "cancelled": Ending(stalled, CUT, cancel),
     "superseded": Ending(stalled, CUT, supersede),
+    "backend dies before a token": Ending(
+        lambda _: [Write(H), Stall()], replace(FAILED, seconds=0), die, 0.5, MORTAL
+    ),
+    "backend dies in decode": Ending(stalled, CUT, die, model=MORTAL),
     "retried": Ending(lambda way: spoken(way, closing(way)), FULL, model=LOADING),
     "drained": Ending(stalled, CUT, drain),
 }
@@ -159,6 +169,7 @@ OF_A_STREAM: dict[str, Ending] = {
 ANSWERED = replace(FULL, live=(0, 0))
 UNANSWERED = replace(UNSEEN, seconds=1.5)
 OF_A_WHOLE_ANSWER: dict[str, Ending] = {
+    "unreachable": Ending(lambda _: [], UNREACHED, at=0.5, model=GONE),
     "stop": Ending(whole, ANSWERED),
     "length": Ending(lambda way: whole(way, "length"), ANSWERED),
     "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),
@@ -178,8 +189,40 @@ OF_A_WHOLE_ANSWER: dict[str, Ending] = {
     "cancelled in the queue": Ending(lambda _: [], replace(QUEUED, status=409), cancel, 0.5, TAKEN),
     "cancelled": Ending(whole, replace(UNANSWERED, status=409), cancel),
     "superseded": Ending(whole, replace(UNANSWERED, status=409), supersede),
+    "backend dies": Ending(whole, replace(FAILED, seconds=0), die, model=MORTAL),
     "retried": Ending(whole, ANSWERED, model=LOADING),
     "drained": Ending(whole, replace(UNANSWERED, status=503), drain),
+}
+
+# To see that two or three slots are idle takes half a slot-second.
+#            status, prompt, cached, completion: of three answers, of the first one, and of none
+THREE = Row(200, 93, 90, 6, partial=False, records=1, requests=1, seconds=6, live=(0, 0))
+ONE = Row(499, ESTIMATED, 30, 2, partial=True, records=1, requests=1, seconds=7, live=(31, 2))
+NONE = Row(499, ESTIMATED, 0, 0, partial=True, records=1, requests=1, seconds=5, live=(0, 0))
+OF_AN_ARRAY: dict[str, Ending] = {
+    "stop": Ending(whole, THREE),
+    "left in the queue": Ending(lambda _: [], QUEUED, leave, 0.5, TAKEN),
+    "left before an answer": Ending(whole, NONE, leave),
+    "left behind the first answer": Ending(
+        whole, replace(ONE, seconds=7.5), leave, 2.5, others=lambda _: [Stall()]
+    ),
+    "second one refused by the backend": Ending(
+        whole, replace(ONE, status=400, prompt=31), at=2.25, others=lambda _: [Sleep(1.5), *refused(400)]
+    ),
+    "second one failed by the backend": Ending(
+        whole, replace(ONE, status=500, prompt=31), at=2.25, others=lambda _: [Sleep(1.5), *refused(500)]
+    ),
+    "all refused by the backend": Ending(
+        lambda _: refused(400), replace(FAILED, status=400, requests=1, seconds=3.5), at=0.5
+    ),
+    "all failed by the backend": Ending(
+        lambda _: refused(500), replace(FAILED, status=500, seconds=3.5), at=0.5
+    ),
+    "no first byte": Ending(lambda _: [Stall()], replace(FAILED, status=504, seconds=9.5)),
+    "cancelled": Ending(whole, replace(NONE, status=409), cancel),
+    "superseded": Ending(whole, replace(NONE, status=409), supersede),
+    "retried": Ending(whole, THREE, model=LOADING),
+    "drained": Ending(whole, replace(NONE, status=503), drain),
 }
 
 SLOTLESS = Row(200, 0, 0, 0, partial=False, records=0, requests=1, seconds=0, live=None)
@@ -215,6 +258,13 @@ def of_endpoint(way: Way, name: str, row: Row) -> Row:
     return row
 
 
+def of_array(way: Way, row: Row) -> Row:
+    """Return the row as this endpoint has it, which may generate nothing."""
+    _, cached, completion = way.sample.counts
+    row = replace(row, cached=row.cached * cached // 30, completion=row.completion * completion // 2)
+    return replace(row, live=(row.live[0], row.live[1] * completion // 2)) if row.live else row
+
+
 def check(way: Way, endings: dict[str, Ending], *, stream: bool) -> None:
     rows = run_virtual(rows_of(way, endings, stream=stream))
     due = {name: of_endpoint(way, name, ending.row) for name, ending in endings.items()}
@@ -231,6 +281,13 @@ def test_stream(way: Way) -> None:
 @pytest.mark.parametrize("way", WHOLE, ids=repr)
 def test_answer_that_is_no_stream(way: Way) -> None:
     check(way, OF_A_WHOLE_ANSWER, stream=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ARRAYS, ids=repr)
+def test_array_that_is_asked_element_by_element(way: Way) -> None:
+    rows = run_virtual(rows_of(way, OF_AN_ARRAY, stream=False, wide=True))
+    assert rows == {name: of_array(way, ending.row) for name, ending in OF_AN_ARRAY.items()}
 
 
 @pytest.mark.parametrize("way", SLOT_FREE, ids=repr)

@@ -8,13 +8,23 @@ alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from slotgate.admission import Demand, Outcome
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings
+from tests.support.booked_request import (
+    ESTIMATED,
+    GONE,
+    LOADING,
+    MORTAL,
+    TAKEN,
+    Case,
+    Ending,
+    Prompt,
+    Row,
+)
 from tests.support.client import RawClient
 from tests.support.endpoints import MODEL, Way
 from tests.support.gateway import settings_for
@@ -22,156 +32,53 @@ from tests.support.llama_like import LlamaLike
 from tests.support.logged import logged
 from tests.support.notation import answer, error_body
 from tests.support.script import Fin, Script, Stall, Write
-from tests.support.virtual_gateway import VirtualGateway, VirtualUpstream, virtual_gateway
+from tests.support.virtual_gateway import VirtualUpstream, virtual_gateway
 
-__all__ = [
-    "ESTIMATED",
-    "LOADING",
-    "TAKEN",
-    "Case",
-    "Ending",
-    "Row",
-    "cancel",
-    "drain",
-    "leave",
-    "rows_of",
-    "stay",
-    "supersede",
-]
+__all__ = ["rows_of"]
 
-Prompt = int | Literal["~"]
-"""The tokens of a prompt; `~` if they are estimated."""
-ESTIMATED: Literal["~"] = "~"
-LOADING = "lame"
-"""A model with two backends. The one with most slots says that it loads its model."""
-TAKEN = "taken"
-"""A model whose only slot is taken."""
 _TIMEOUTS = {"first_byte_s": 3, "idle_s": 3, "total_s": 5.1}
 REQUESTS = 6
 """Requests per minute of each tenant: one comes back in ten seconds, and no ending takes that long."""
-_OPERATOR = b"authorization: Bearer sg-operator"
 _LOADS: Script = [
     Write(answer(503, error_body(503, "Loading model", "unavailable_error"), b"Connection: close")),
     Fin(),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The figures of one request in all books."""
-
-    status: int
-    prompt: Prompt
-    cached: int
-    completion: int
-    partial: bool
-    records: int
-    requests: int
-    """What it took of the requests per minute."""
-    seconds: float
-    """The slot time that its tenant is charged for, rounded down to half slot-seconds.
-
-    An abandoned slot is seen to be idle in less than that.
-    """
-    live: tuple[Prompt, int] | None
-    """Prompt and completion tokens in the live view before the end; None if it is not there."""
-
-
-@dataclass(slots=True)
-class Case:
-    """A request under way."""
-
-    gateway: VirtualGateway
-    way: Way
-    tenant: str
-    """Also the id of the request."""
-    stream: bool
-    client: RawClient
-
-    def request(self, model: str, request_id: str = "later") -> bytes:
-        members = {"stream": True} if self.stream else {}
-        headers = (
-            b"authorization: Bearer sg-" + self.tenant.encode(),
-            b"x-request-id: " + request_id.encode(),
-            b"x-slotgate-supersede: key",
-        )
-        return self.way.request(*headers, model=model, **members)
-
-    async def facts(self) -> dict[str, Any] | None:
-        """Return what `/admin/requests` says of the request."""
-        async with await self.gateway.client() as operator:
-            await operator.request("GET", "/admin/requests", _OPERATOR)
-            listed = (await operator.json())["requests"]
-        return next((facts for facts in listed if facts["id"] == self.tenant), None)
-
-
-Action = Callable[[Case], Awaitable[None]]
-
-
-# -- what the client and the operator do
-
-
-async def stay(_: Case) -> None:
-    """Read the answer to its end."""
-
-
-async def leave(case: Case) -> None:
-    case.client.close()
-
-
-async def cancel(case: Case) -> None:
-    async with await case.gateway.client() as operator:
-        await operator.request("POST", f"/admin/requests/{case.tenant}/cancel", _OPERATOR)
-        assert operator.status == 200
-
-
-async def supersede(case: Case) -> None:
-    """Send a later request with the same key. It leaves before it gets a slot, so it costs nothing."""
-    async with await case.gateway.client() as later:
-        await later.send(case.request(TAKEN))
-        await asyncio.sleep(0.05)
-
-
-async def drain(case: Case) -> None:
-    """Shut the gateway down, with a grace period that is too short for the request."""
-    parts = case.gateway.parts
-    await case.gateway.server.drain(refuse=parts.drain, cancel=parts.runtime.cancel_running)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The way in which a request ends, and the figures that it leaves."""
-
-    script: Callable[[Way], Script]
-    row: Row
-    act: Action = stay
-    at: float = 1.5
-    """Seconds after the request at which the live view is read, and then `act` is called."""
-    model: str = "m"
-
-
-# -- the gateway and its books
-
-
-async def rows_of(way: Way, endings: Mapping[str, Ending], *, stream: bool) -> dict[str, Row]:
-    """Send a request for every ending, one after another. `drain` must be the last."""
-    now_said: list[Script] = [[]]
+async def rows_of(
+    way: Way, endings: Mapping[str, Ending], *, stream: bool, wide: bool = False
+) -> dict[str, Row]:
+    """Send a request for every ending, one after another. `GONE` must be the first, `drain` the last."""
+    now_said: list[Script] = []
+    """The scripts for the next requests. The last one stays."""
 
     def upstream(slots: int, said: Script | None = None) -> VirtualUpstream:
-        script = (lambda _: now_said[-1]) if said is None else (lambda _: said)
+        script = (
+            (lambda _: now_said.pop(0) if now_said[1:] else now_said[0]) if said is None else (lambda _: said)
+        )
         return VirtualUpstream(scripts={way.upstream: script}, llama=LlamaLike(slots, model=MODEL))
 
-    upstreams = upstream(4), upstream(1, [Stall()]), upstream(8, _LOADS), upstream(4)
-    main, taken, loading, spare = upstreams
+    upstreams = (
+        upstream(4),
+        upstream(1, [Stall()]),
+        upstream(8, _LOADS),
+        upstream(4),
+        upstream(4),
+        upstream(4),
+    )
+    main, taken, loading, spare, mortal, gone = upstreams
     rows: dict[str, Row] = {}
     with logged() as log:
-        async with main, taken, loading, spare:
+        async with main, taken, loading, spare, mortal, gone:
             settings = _settings(upstreams, map(_tenant, endings))
             async with virtual_gateway(settings) as gateway:
                 blocker = gateway.parts.runtime.scheduler.submit(Demand("blocker", TAKEN), lambda: None)
+                gone.stop_listening()
+                gone.abort_all()
                 for name, ending in endings.items():
-                    now_said.append(ending.script(way))
-                    case = Case(gateway, way, _tenant(name), stream, await gateway.client())
+                    now_said[:] = [ending.script(way)]
+                    now_said += [ending.others(way)] if ending.others is not None else []
+                    case = Case(gateway, way, _tenant(name), stream, wide, await gateway.client(), mortal)
                     rows[name] = await _row(case, ending)
                 assert blocker.lease is not None
                 blocker.lease.release(Outcome.FINISHED)
@@ -183,13 +90,25 @@ def _tenant(ending: str) -> str:
     return ending.replace(" ", "-")
 
 
-def _settings(upstreams: tuple[VirtualUpstream, ...], tenants: Any) -> Settings:  # noqa: ANN401
+def _settings(upstreams: tuple[VirtualUpstream, ...], tenants: Iterable[str]) -> Settings:
     limits = {"tokens_per_day": 100_000, "requests_per_minute": REQUESTS}
-    models = {"main": "m", "taken": TAKEN, "loading": LOADING, "spare": LOADING}
+    models = {
+        "main": "m",
+        "taken": TAKEN,
+        "loading": LOADING,
+        "spare": LOADING,
+        "mortal": MORTAL,
+        "gone": GONE,
+    }
     return settings_for(
         server={"port": 0, "operator_key_hashes": [hash_key("sg-operator")], "shutdown_grace_s": 0.01},
         backend=[
-            {"name": name, "url": fu.url, "models": [model], "health_interval_s": 30}
+            {
+                "name": name,
+                "url": fu.url,
+                "models": [model],
+                "health_interval_s": 1 if model == MORTAL else 30,
+            }
             for (name, model), fu in zip(models.items(), upstreams, strict=True)
         ],
         tenant=[{"name": name, "key_hashes": [hash_key(f"sg-{name}")], **limits} for name in tenants],
