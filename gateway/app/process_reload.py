@@ -18,7 +18,13 @@ from dataclasses import dataclass
 
 from slotgate.gateway.processes.llama_process import LlamaProcess
 from slotgate.gateway.processes.managed_processes import ManagedProcesses
-from slotgate.gateway.settings import BackendSettings, Settings, check_isolation_goes_on, isolating
+from slotgate.gateway.settings import (
+    BackendSettings,
+    GroupSettings,
+    Settings,
+    check_isolation_goes_on,
+    isolating,
+)
 
 __all__ = ["ProcessChanges", "ProcessReload"]
 
@@ -30,7 +36,8 @@ class ProcessChanges:
     needs_restart: tuple[str, ...]
     """The backends that were removed, as keys of the configuration."""
     next_load: tuple[str, ...]
-    """The backends whose changed settings wait for the next load of their process."""
+    """The backends whose process gets another command line at its next load. If the `command` itself has
+    changed, all settings of the backend wait for that."""
     started: tuple[str, ...]
     """Names of new backends."""
 
@@ -46,6 +53,7 @@ class ProcessReload:
         self._processes = processes
         self._in_force = {entry.name: entry for entry in written.backends if entry.command}
         self._located = {entry.name: entry for entry in located.backends if entry.name in self._in_force}
+        self._groups = {group.name: group for group in written.groups}
         self._waiting: set[str] = set()
         self._unable: set[str] = set(self._in_force) - isolating(written)
         """Backends whose slots are not numbered, so that they cannot isolate requests."""
@@ -76,14 +84,29 @@ class ProcessReload:
                 self._put_in_force(entry)
             else:
                 self._waiting.add(name)
+        next_load = self._waiting | {
+            name for name in wanted if self._processes[name].command != self._processes[name].next_command
+        }
+        self._groups |= {group.name: group for group in written.groups}
         others = [entry for entry in written.backends if not entry.command and entry.name not in taken]
         removed = sorted(self._in_force.keys() - wanted.keys())
         return ProcessChanges(
-            settings=written.model_copy(update={"backends": (*self._located.values(), *others)}),
+            settings=written.model_copy(
+                update={
+                    "backends": (*self._located.values(), *others),
+                    "groups": self._groups_in_use(written),
+                }
+            ),
             needs_restart=tuple(f"backend.{name}" for name in removed),
-            next_load=tuple(f"backend.{name}" for name in sorted(self._waiting)),
+            next_load=tuple(f"backend.{name}" for name in sorted(next_load)),
             started=tuple(new),
         )
+
+    def _groups_in_use(self, written: Settings) -> tuple[GroupSettings, ...]:
+        """Return the groups of the file, and older ones to which backends still belong."""
+        names = {group.name for group in written.groups}
+        older = {entry.group for entry in self._located.values() if entry.group} - names
+        return (*written.groups, *(self._groups[name] for name in sorted(older)))
 
     def _put_in_force(self, entry: BackendSettings) -> None:
         """Use this entry. The backend keeps the address that it was made with, and follows its process."""

@@ -71,6 +71,7 @@ class LiveGateway:
         self._managed = processes or ManagedProcesses(())
         self._processes = ProcessReload(self._managed, self._started_with, settings, self._process_ended)
         self._reload_lock = asyncio.Lock()
+        self._closed = False
         identities = identities_of(settings)
         self._app = self._build(settings, identities)
         self._parts.console.operators.change(identities.is_operator)
@@ -120,9 +121,23 @@ class LiveGateway:
         parts.console.operators.change(identities.is_operator)
         return changes
 
+    def close(self) -> None:
+        """Take no more changes, because the gateway ends."""
+        self._closed = True
+
     def _process_ended(self) -> None:
-        """Use the changed settings of a backend, because its next process will have the new command."""
-        self._apply(self._written, self._identities_of(self._written))
+        """Use the changed settings of a backend soon, because its next process will have the new command.
+
+        Not at once: this is called by the task that supervises the process, which no error may end.
+        """
+        asyncio.get_running_loop().call_soon(self._apply_again)
+
+    def _apply_again(self) -> None:
+        if not self._closed:
+            try:
+                self._apply(self._written, self._identities_of(self._written))
+            except Exception:
+                log.exception("internal error")
 
     def _build(self, settings: Settings, identities: Identities) -> ASGIApp:
         actions = OperatorActions(self._parts.loader, self.reload if self._load is not None else None)

@@ -163,4 +163,5 @@ async def assemble(
     try:
         yield app, parts
     finally:
+        app.close()
         await parts.stop()

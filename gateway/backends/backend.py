@@ -273,6 +273,12 @@ class Backend:
         for transport in (self.transport, self._control):
             transport.connect_timeout_s = connect_timeout_s
 
+    def set_models(self, models: tuple[str, ...]) -> None:
+        """Note the names of the models that it says it serves."""
+        if models != self.models:
+            self.models = models
+            self._tell()
+
     def move_to(self, url: str) -> None:
         """Use another address, because its process listens there now."""
         self.base_url = httpx.URL(url)

@@ -25,6 +25,8 @@ LOAD_REQUEST_S = 30.0
 """Seconds for which a slot-free request for a model counts as demand for loading it."""
 log = structlog.stdlib.get_logger(__name__)
 
+_Watcher = HealthMonitor | SlotProber | SlotEraser
+
 
 class Fleet:
     """Belongs to the running event loop. `start` begins watching, `stop` leaves nothing behind."""
@@ -40,7 +42,7 @@ class Fleet:
         self._monitors: dict[str, HealthMonitor] = {}
         self.probers: dict[str, SlotProber] = {}
         self._erasers: dict[str, SlotEraser] = {}
-        """Backend name -> eraser, for backends that number their slots. A reload never retires these."""
+        """Backend name -> eraser, for backends that number their slots."""
         self._retired: set[Backend] = set()
         """Backends that the configuration no longer has, but whose last requests still run."""
         self._serving: dict[str, Backend] = {}
@@ -64,7 +66,9 @@ class Fleet:
         backend that stays where it was keeps its slots and the requests in them.
         """
         wanted = {entry.name: entry for entry in settings.backends}
-        for name in [name for name, entry in self._entries.items() if not _same(entry, wanted.get(name))]:
+        for name in [
+            name for name, entry in self._entries.items() if not self._stays(entry, wanted.get(name))
+        ]:
             self._retire(name)
         for name, entry in wanted.items():
             if name not in self._entries:
@@ -74,6 +78,16 @@ class Fleet:
         self.backends = {name: self.backends[name] for name in wanted}
         self.catalogue.configure(settings.models)
         self._reroute()
+
+    def _stays(self, before: BackendSettings, after: BackendSettings | None) -> bool:
+        """Return True if both entries are the same llama-server.
+
+        A backend that the gateway does not run is also replaced if its models are found out in another way.
+        """
+        if after is None or (before.url, before.command) != (after.url, after.command):
+            return False
+        is_own = self.backends[before.name].facts.process is not None
+        return is_own or bool(before.models) == bool(after.models)
 
     def _add(self, entry: BackendSettings, settings: Settings) -> None:
         pool_name = entry.name if entry.name not in self._serving else f"{entry.name}#{next(self._pools)}"
@@ -95,8 +109,8 @@ class Fleet:
             backend.pool.numbered = True
             self._erasers[entry.name] = SlotEraser(backend, self._scheduler.dispatch)
         if self._started:
-            monitor.start()
-            prober.start()
+            for watcher in self._watchers_of(entry.name):
+                watcher.start()
 
     def _backend(self, entry: BackendSettings, pool_name: str, connect_timeout_s: float) -> Backend:
         assert entry.base_url is not None, "a backend with a command is given its URL when its process starts"
@@ -127,15 +141,16 @@ class Fleet:
             start_timeout_s=entry.start_timeout_s,
             loads_on_request=loads_on_request(entry),
         )
-        self._monitors[entry.name].adjust(interval_s=entry.health_interval_s)
+        self._monitors[entry.name].adjust(interval_s=entry.health_interval_s, ask_models=not entry.models)
         self.probers[entry.name].adjust(quarantine_max_s=settings.admission.quarantine_max_s)
         self._entries[entry.name] = entry
         self.catalogue.add(backend, entry.models)
 
     def _retire(self, name: str) -> None:
         backend = self.backends.pop(name)
-        watchers = (self._monitors.pop(name), self.probers.pop(name))
-        del self._entries[name]
+        watchers = self._watchers_of(name)
+        for kind in (self._monitors, self.probers, self._erasers, self._entries):
+            kind.pop(name, None)
         self.catalogue.remove(backend)
         backend.pool.admitting = False
         backend.on_change.remove(self._changed)
@@ -151,7 +166,7 @@ class Fleet:
         else:
             idle()
 
-    async def _close(self, backend: Backend, watchers: Iterable[HealthMonitor | SlotProber]) -> None:
+    async def _close(self, backend: Backend, watchers: Iterable[_Watcher]) -> None:
         """Close a retired backend, because its last request has ended.
 
         A slow client reads the rest from a buffer.
@@ -177,8 +192,12 @@ class Fleet:
             watcher.start()
 
     @property
-    def _watchers(self) -> list[HealthMonitor | SlotProber | SlotEraser]:
+    def _watchers(self) -> list[_Watcher]:
         return [*self._monitors.values(), *self.probers.values(), *self._erasers.values()]
+
+    def _watchers_of(self, name: str) -> list[_Watcher]:
+        eraser = self._erasers.get(name)
+        return [self._monitors[name], self.probers[name], *([eraser] if eraser is not None else [])]
 
     async def stop(self) -> None:
         for watcher in self._watchers:
@@ -280,15 +299,6 @@ def reasons(backends: Iterable[Backend]) -> str:
     """Return why these backends take no requests, in words. Those that take some are left out."""
     silent = (backend for backend in backends if backend.state is not BackendState.READY)
     return "; ".join(f"{backend.name}: {backend.explanation}" for backend in silent)
-
-
-def _same(before: BackendSettings, after: BackendSettings | None) -> bool:
-    """Return True if both are the same llama-server and its models are found out in the same way."""
-    return (
-        after is not None
-        and (before.url, before.command) == (after.url, after.command)
-        and bool(before.models) == bool(after.models)
-    )
 
 
 def loads_on_request(entry: BackendSettings) -> bool:

@@ -51,6 +51,8 @@ class HealthMonitor:
         self._prober = prober
         self._interval_s = interval_s
         self._ask_models = ask_models
+        self._models_are_due = False
+        """True if a reload wants the backend to be asked for its models."""
         self._misses = 0
         self._delivered_at: float | None = None
         """The last time at which streams were seen to have delivered bytes."""
@@ -74,9 +76,11 @@ class HealthMonitor:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=1.0)
 
-    def adjust(self, *, interval_s: float) -> None:
-        """Take another interval and ask at once."""
+    def adjust(self, *, interval_s: float, ask_models: bool) -> None:
+        """Take other settings and ask at once."""
         self._interval_s = interval_s
+        self._models_are_due = ask_models and not self._ask_models
+        self._ask_models = ask_models
         self._look.set()
 
     async def check(self) -> None:
@@ -191,7 +195,7 @@ class HealthMonitor:
         if total is None:
             self._missed("it does not say how many slots it has")
             return
-        if backend.facts.health is not LastHealth.GOOD:
+        if backend.facts.health is not LastHealth.GOOD or self._models_are_due:
             await self._learn_models(_text(props.get("model_alias")))
             await self._learn_command()
         self._misses = 0
@@ -233,7 +237,8 @@ class HealthMonitor:
         if self._ask_models:
             names = [entry.get("id") for entry in entries]
             found = tuple(name for name in names if isinstance(name, str) and name)
-            self._backend.models = found or ((alias,) if alias else ())
+            self._backend.set_models(found or ((alias,) if alias else ()))
+        self._models_are_due = False
 
     def _missed(self, reason: str) -> None:
         """Note a health check without a good answer. A backend whose streams deliver is alive anyway."""

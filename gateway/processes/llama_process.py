@@ -62,7 +62,8 @@ class LlamaProcess:
         """`waits_for_requests`: requests load it, so there is no second attempt after a lasting failure."""
         self.command = command
         """The command of the process that runs, or of the next one if none runs."""
-        self._next_command = command
+        self.next_command = command
+        """The command of the next process."""
         self._launcher = Launcher(command, environ, pick_port)
         self._policy = RestartPolicy(limits)
         self._waits_for_requests = waits_for_requests
@@ -133,7 +134,7 @@ class LlamaProcess:
 
     def change_command(self, command: LlamaCommand, *, waits_for_requests: bool) -> None:
         """Use this command for the next process."""
-        self._next_command = command
+        self.next_command = command
         self._waits_for_requests = waits_for_requests
         if self.takes_next_command:
             self._take_next_command()
@@ -237,9 +238,9 @@ class LlamaProcess:
         return ProcessFailure(self._restart_reason or reason, launched.output.tail)
 
     def _take_next_command(self) -> None:
-        if self._next_command.command != self.command.command:
-            self.kv_unified = kv_unified_from_command(self._next_command.command)
-        self.command = self._next_command
+        if self.next_command.command != self.command.command:
+            self.kv_unified = kv_unified_from_command(self.next_command.command)
+        self.command = self.next_command
         self._launcher.change_command(self.command)
 
     def _became_ready(self) -> None:
