@@ -334,7 +334,7 @@ def test_a_package_exports_what_its_all_names() -> None:
 # -- constructions that are not used
 
 
-def test_no_middleware_of_requests_and_responses() -> None:
+def test_scenario_008_no_middleware_of_requests_and_responses() -> None:
     assert [module for module, path in MODULES.items() if "BaseHTTPMiddleware" in path.read_text()] == []
 
 

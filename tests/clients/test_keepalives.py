@@ -21,7 +21,9 @@ COUNT = 4
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @every_client
-async def test_keepalives_reach_the_client_library_and_not_its_user(client: DrivenClient, form: str) -> None:
+async def test_scenario_081_keepalives_reach_the_client_library_and_not_its_user(
+    client: DrivenClient, form: str
+) -> None:
     """The backend is silent until some keep-alives have passed."""
     heard = asyncio.Event()
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})

@@ -89,7 +89,9 @@ async def test_without_isolation_another_tenant_finds_the_canary(tiny_model: Pat
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("slots", [1, 2])
-async def test_an_isolated_tenant_leaves_nothing_for_another(tiny_model: Path, path: str, slots: int) -> None:
+async def test_scenario_116_an_isolated_tenant_leaves_nothing_for_another(
+    tiny_model: Path, path: str, slots: int
+) -> None:
     async with running_gateway(settings(tiny_model, True, slots)) as gateway:
         for _ in range(slots + 1):
             await ask(gateway, "a", path)

@@ -240,7 +240,7 @@ async def test_timings_are_those_of_the_last_chunk_and_none_before_the_first() -
 
 
 @pytest.mark.slow
-async def test_a_half_written_frame_is_never_broken_up() -> None:
+async def test_scenario_047_a_half_written_frame_is_never_broken_up() -> None:
     half = len(T("a")) // 2
     cut: list[Step] = [
         Write(H + chunked(T("a")[:half])),
@@ -293,7 +293,7 @@ async def test_off_is_silence() -> None:
         assert not any(chunk["choices"][0]["delta"] == {} for chunk in data_of(frames)[:2])
 
 
-async def test_an_answer_that_is_no_stream_has_none() -> None:
+async def test_scenario_061_an_answer_that_is_no_stream_has_none() -> None:
     whole = answer(200, {"choices": []})
     fu = ScriptedUpstream(scripts={CHAT: [Sleep(SILENCE_S), Write(whole)]})
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming("chunk"))) as gateway:

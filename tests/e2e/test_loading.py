@@ -146,7 +146,7 @@ async def test_scenario_028_two_models_that_wait_for_the_place_of_a_third_are_bo
         assert len(llamas()) == 1
 
 
-async def test_a_killed_process_ends_its_stream_with_an_error_and_waiting_requests_are_served(
+async def test_scenario_076_a_killed_process_ends_its_stream_with_an_error_and_waiting_requests_are_served(
     tiny_model: Path,
 ) -> None:
     settings = own_settings(own_backend("a", llama_command(tiny_model)))

@@ -42,7 +42,7 @@ ENDINGS = [name for name in vars(EndpointCase) if name.startswith("with_") and n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "stream"), WAYS, ids=[f"{way} {stream}" for way, stream in WAYS])
-async def test_no_ended_request_waits_for_the_garbage_collector(way: Way, stream: bool) -> None:
+async def test_scenario_114_no_ended_request_waits_for_the_garbage_collector(way: Way, stream: bool) -> None:
     fu = ScriptedUpstream(scripts={CHAT: []}, llama=LlamaLike(SLOTS, model=MODEL))
     tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")], "max_concurrent": 1}]
     given: dict[str, Any] = {

@@ -137,7 +137,9 @@ async def test_every_stream_gets_its_own_error_when_the_shared_context_is_spent(
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @pytest.mark.parametrize("as_event", [True, False], ids=["as first event", "as answer"])
-async def test_after_an_early_commit_a_late_400_is_one_framed_error(form: str, *, as_event: bool) -> None:
+async def test_scenario_059_after_an_early_commit_a_late_400_is_one_framed_error(
+    form: str, *, as_event: bool
+) -> None:
     late: Script = [Write(H), Sleep(0.25), Write(chunked(event(ERRORS[400])) + END), Fin()]
     script: Script = late if as_event else [Sleep(0.25), Write(answer(400, ERRORS[400]))]
     fu = ScriptedUpstream(scripts={CHAT: script})

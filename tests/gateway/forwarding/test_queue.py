@@ -125,7 +125,7 @@ def test_every_wait_ends_at_its_own_time() -> None:
     virtually(SlotPool("gpu", 1), body)
 
 
-def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
+def test_scenario_022_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
     """The waiter is cancelled in the same turn of the loop in which it was granted a slot, before it could
     run.
     """
@@ -145,7 +145,7 @@ def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
     virtually(SlotPool("gpu", 1), body)
 
 
-def test_cancelled_waiters_leave_nothing_behind() -> None:
+def test_scenario_022_cancelled_waiters_leave_nothing_behind() -> None:
     async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease(width=2)
         waiters = [asyncio.create_task(tenants.lease(width=1 + number % 2)) for number in range(100)]
