@@ -7,15 +7,17 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from slotgate.gateway.backends.circuit_breaker import CircuitState
 from slotgate.gateway.backends.state import BackendState
+from tests.e2e.test_endings import WAYS
 from tests.e2e.test_endpoints import answering, error_of, upstream_of
 from tests.support.client import RawClient, read_stream, request_bytes
 from tests.support.connection import ReceivedRequest
 from tests.support.endpoints import Way, speaking
 from tests.support.gateway import CHAT, chat, running_gateway, settings_for
 from tests.support.llama_like import LlamaLike
-from tests.support.notation import DONE, H, T, chunked
-from tests.support.script import Gate, Script, Stall, Write
+from tests.support.notation import DONE, END, H, T, chunked
+from tests.support.script import Fin, Gate, Script, Stall, Write
 from tests.support.scripted import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +43,25 @@ async def test_scenario_035_after_a_full_queue_the_next_request_is_served(way: W
     assert [got.header(b"x-slotgate-reason") for got in refused] == [b"queue_full"] * 2
     assert all(int(got.header(b"retry-after") or 0) >= 1 for got in refused)
     assert [got.status for got in answers] == [200] * 3
+
+
+@pytest.mark.parametrize("way", [way for way, stream in WAYS if stream], ids=repr)
+async def test_scenario_031_every_stream_gets_its_own_error_when_the_shared_context_is_spent(
+    way: Way,
+) -> None:
+    """llama-server ends all streams in the same moment. They are not the backend's fault."""
+    error = way.error_event(500, "Context size has been exceeded.", "server_error")
+    gate = Gate()
+    fu = upstream_of(way, [Write(H + way.head()), gate, Write(chunked(error) + END), Fin()])
+    async with fu, running_gateway(settings_for(fu.url)) as gateway:
+        streams = [asyncio.create_task(way.frames(gateway.url)) for _ in range(4)]
+        await fu.generation(3)
+        gate.event.set()
+        for frames in await asyncio.gather(*streams):
+            assert way.text(frames) == "a"
+            assert "Context size has been exceeded" in way.error(frames)["message"]
+        backend = gateway.fleet.backends["gpu0"]
+        assert (backend.state, backend.circuit.state) == (BackendState.READY, CircuitState.CLOSED)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import orjson
@@ -124,15 +123,6 @@ async def test_an_error_mid_stream_is_one_framed_error_and_the_end_of_the_body(t
         frames = await read_stream(gateway.url, CHAT, chat())
     assert error_in(frames) == orjson.loads(ERRORS[500])["error"]
     assert text_of(frames) == "a"
-
-
-async def test_every_stream_gets_its_own_error_when_the_shared_context_is_spent() -> None:
-    """All streams end at once, each with a clean final chunk and without a sentinel."""
-    fu = ScriptedUpstream(scripts={CHAT: stream(T("a"), event(ERRORS[500]))})
-    async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        streams = await asyncio.gather(*(read_stream(gateway.url, CHAT, chat(str(n))) for n in range(4)))
-        again = await read_stream(gateway.url, CHAT, chat("again"))
-    assert [error_in(frames)["type"] for frames in [*streams, again]] == ["server_error"] * 5
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
