@@ -349,6 +349,18 @@ def test_no_stream_is_cut_into_lines_by_unicode_rules() -> None:
     ] == []
 
 
+def test_scenario_041_no_read_waits_until_a_piece_is_full() -> None:
+    """With a size, httpx collects small pieces until they are that large together."""
+    readers = {"aiter_raw", "aiter_bytes", "iter_raw", "iter_bytes"}
+    assert [
+        f"{module}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in readers
+        if node.args or node.keywords
+    ] == []
+
+
 def test_no_state_at_module_level() -> None:
     """Modules have no `global`, no cache, and no container that begins empty or is changed."""
     found: list[str] = []
