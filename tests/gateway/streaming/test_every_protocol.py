@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 import pytest
 
-from slotgate.gateway.api.chunks import data_frame, stamp_and_split
 from slotgate.gateway.api.dialects import ChatDialect, Dialect, MessagesDialect, ResponsesDialect
 from tests.clients.scenes import tool_events
 from tests.support.chat_chunks import PLAIN
@@ -110,7 +109,8 @@ def test_scenario_083_odd_pieces_of_tool_calls_pass_unchanged() -> None:
     """Plain text stands between them, so that the stream has a fast path."""
     plain = PLAIN.chunk({"content": "hi"})
     payloads = [plain, plain, *(part for call in ODD_CALLS for part in (PLAIN.chunk(call), plain))]
-    expected = [data_frame(part) for one in payloads for part in stamp_and_split(orjson.loads(one), OURS)]
+    ours = {"id": OURS.id, "created": OURS.created, "model": OURS.model}
+    expected = [b"data: " + orjson.dumps(orjson.loads(one) | ours) + b"\n\n" for one in payloads]
     body = b"".join(b"data: " + payload + b"\n\n" for payload in payloads)
     assert read_of(ChatDialect, body) == expected
     for offset in range(1, len(body), 5):
