@@ -88,8 +88,11 @@ class SplitExchange:
             async with asyncio.TaskGroup() as self._group:
                 for _ in range(min(self._at_once(), len(self._bodies))):
                     self._add_worker()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             self._failure = None
+            # A frame of the group's is in its traceback and holds it in turn. Both would live until the
+            # garbage collector runs, and the body of the request with them.
+            cancelled.__traceback__ = None
             raise
         finally:
             self._group = None
@@ -137,6 +140,10 @@ class SplitExchange:
                     break
                 if self._may_add_worker():
                     self._add_worker()
+        except asyncio.CancelledError as cancelled:
+            # The task keeps it, and a time limit in its traceback keeps the task.
+            cancelled.__traceback__ = None
+            raise
         except Exception as error:
             self._fail(error)
         finally:

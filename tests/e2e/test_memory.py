@@ -37,12 +37,27 @@ class LargeVisit(EndpointCase):
         self.members = {**self.members, "user": FILLER}
 
 
+class LargeArray(LargeVisit):
+    """A request whose array is asked piece by piece."""
+
+    def __init__(self, *args: Any) -> None:  # noqa: ANN401
+        super().__init__(*args)
+        assert self.way.sample.wide is not None
+        self.members = {**self.members, **self.way.sample.wide}
+
+
+ARRAYS = [way for way, stream in WAYS if not stream and way.sample.wide and "n" not in way.sample.wide]
+CASES = [*((LargeVisit, way, stream) for way, stream in WAYS), *((LargeArray, way, False) for way in ARRAYS)]
 ENDINGS = [name for name in vars(EndpointCase) if name.startswith("with_") and name != "with_all_slots_taken"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "stream"), WAYS, ids=[f"{way} {stream}" for way, stream in WAYS])
-async def test_scenario_114_no_ended_request_waits_for_the_garbage_collector(way: Way, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("case", "way", "stream"), CASES, ids=[f"{case.__name__} {way} {stream}" for case, way, stream in CASES]
+)
+async def test_scenario_114_no_ended_request_waits_for_the_garbage_collector(
+    case: type[LargeVisit], way: Way, stream: bool
+) -> None:
     fu = ScriptedUpstream(scripts={CHAT: []}, llama=LlamaLike(SLOTS, model=MODEL))
     tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")], "max_concurrent": 1}]
     given: dict[str, Any] = {
@@ -53,7 +68,7 @@ async def test_scenario_114_no_ended_request_waits_for_the_garbage_collector(way
     }
     found: dict[str, list[str]] = {}
     async with fu, running_gateway(settings_for(fu.url, **given)) as gateway:
-        visit = LargeVisit(way, stream, gateway, fu)
+        visit = case(way, stream, gateway, fu)
         for name in ENDINGS:
             with without_collector():
                 await getattr(visit, name)()
