@@ -21,7 +21,7 @@ from slotgate.gateway.telemetry.log_limiter import LogLimiter
 
 __all__ = ["AccessLog"]
 
-_QUIET = ("/health", "/ready", "/metrics", "/admin/static/")
+_QUIET = ("/health", "/v1/health", "/ready", "/metrics", "/admin/static/")
 """Prefixes of paths that are requested often and are of no interest: logged at DEBUG."""
 _OUTCOMES = {Delivered.SENT: None, Delivered.GONE: "client_gone", Delivered.STALLED: "client_stalled"}
 log = structlog.stdlib.get_logger("slotgate.access")

@@ -334,7 +334,7 @@ def test_a_package_exports_what_its_all_names() -> None:
 # -- constructions that are not used
 
 
-def test_no_middleware_of_requests_and_responses() -> None:
+def test_scenario_008_no_middleware_of_requests_and_responses() -> None:
     assert [module for module, path in MODULES.items() if "BaseHTTPMiddleware" in path.read_text()] == []
 
 
@@ -346,6 +346,18 @@ def test_no_stream_is_cut_into_lines_by_unicode_rules() -> None:
         for module in MODULES
         for node in ast.walk(tree_of(module))
         if isinstance(node, ast.Attribute) and node.attr in cutters
+    ] == []
+
+
+def test_scenario_041_no_read_waits_until_a_piece_is_full() -> None:
+    """With a size, httpx collects small pieces until they are that large together."""
+    readers = {"aiter_raw", "aiter_bytes", "iter_raw", "iter_bytes"}
+    assert [
+        f"{module}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in readers
+        if node.args or node.keywords
     ] == []
 
 

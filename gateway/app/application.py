@@ -54,7 +54,8 @@ from slotgate.middleware.authentication import presented_keys
 
 __all__ = ["PUBLIC_PATHS", "RESERVED_PATHS", "build_app", "routes", "stack"]
 
-PUBLIC_PATHS = frozenset({"/health", "/ready"})
+HEALTH_PATHS = ("/health", "/v1/health")
+PUBLIC_PATHS = frozenset({*HEALTH_PATHS, "/ready"})
 """Paths that need no key."""
 START = "/"
 """Needs no key either. It redirects to the playground."""
@@ -98,7 +99,7 @@ def routes(
         Route("/v1/models", models),
         Route("/models", models),
         Route("/v1/models/{id:path}", ByMethod(GET=OneModel(fleet.catalogue))),
-        Route("/health", ByMethod(GET=Health())),
+        *(Route(path, ByMethod(GET=Health())) for path in HEALTH_PATHS),
         *for_operators,
         Route("/ready", ByMethod(GET=Ready(fleet, runtime.scheduler))),
     ]

@@ -218,7 +218,7 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
     def _dial(self, connection: UpstreamConnection) -> None:
         """Connect to the backend, for a request that waits in `connection`."""
         self._connections.add(connection)
-        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
+        connection.closed.add_done_callback(lambda _: self._forget(connection))
         loop, local = asyncio.get_running_loop(), self._address.local
         # Only uvloop: another event loop may use another network, or keep the socket object as the owner of
         # the file descriptor.
@@ -274,6 +274,13 @@ class UpstreamTransport(httpx.AsyncBaseTransport):
             loop = asyncio.get_running_loop()
             timer = loop.call_later(IDLE_S, self._expire, connection)
             self._idle[connection] = loop.time() + IDLE_S, timer
+
+    def _forget(self, connection: UpstreamConnection) -> None:
+        """Drop a connection that is closed, also if the backend closed it while it was kept."""
+        self._connections.discard(connection)
+        kept = self._idle.pop(connection, None)
+        if kept is not None:
+            kept[1].cancel()
 
     def _expire(self, connection: UpstreamConnection) -> None:
         del self._idle[connection]

@@ -233,7 +233,7 @@ def test_a_refused_ticket_leaves_nothing_behind() -> None:
 # -- changes of pools and routes
 
 
-def test_a_pool_that_grows_grants_at_once() -> None:
+def test_scenario_031_a_pool_that_grows_grants_at_once() -> None:
     pool = SlotPool("gpu", 1)
     simulation = Simulation(pool)
     running, *waiting = [simulation.submit() for _ in range(4)]
@@ -243,7 +243,7 @@ def test_a_pool_that_grows_grants_at_once() -> None:
     assert running.lease.live
 
 
-def test_a_pool_that_shrinks_evicts_no_lease_and_grants_nothing_until_it_fits_again() -> None:
+def test_scenario_031_a_pool_that_shrinks_evicts_no_lease_and_grants_nothing_until_it_fits_again() -> None:
     pool = SlotPool("gpu", 3)
     simulation = Simulation(pool)
     running = [simulation.submit() for _ in range(3)]

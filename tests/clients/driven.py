@@ -68,6 +68,8 @@ class ClientRequest:
     """The number of pieces after which the client stops the stream as its documentation says."""
     on_left: Callable[[], Awaitable[None]] | None = None
     """Called after the stop, while the client object is still open."""
+    idle_ms: int | None = None
+    """The time without a byte after which Node gives up a request. Clients outside Node ignore it."""
 
     @property
     def base(self) -> str:

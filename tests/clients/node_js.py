@@ -41,6 +41,7 @@ def drives(client: str) -> Run:
             "parameters": PARAMETERS,
             "headers": ask.headers,
             "leave_after": ask.leave_after,
+            "idle_ms": ask.idle_ms,
         }
         command = ("node", "drive.mjs", client, json.dumps(given))
         process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.clients.driven import ClientRequest, DrivenClient
+from tests.clients import node_js
+from tests.clients.driven import ClientReport, ClientRequest, DrivenClient
 from tests.clients.every import every_client
 from tests.clients.scenes import WORDS, whole
 from tests.clients.tap import PINGS, look_of_keepalives, tapped
@@ -17,11 +18,15 @@ from tests.support.scripted import ScriptedUpstream
 pytestmark = pytest.mark.anyio
 
 COUNT = 4
+LIMIT_MS, PROMPT_S = 300, 1.9
+"""Node's limit of silence, of which it takes note once a second, and a backend's time for a prompt."""
 
 
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @every_client
-async def test_keepalives_reach_the_client_library_and_not_its_user(client: DrivenClient, form: str) -> None:
+async def test_scenario_081_keepalives_reach_the_client_library_and_not_its_user(
+    client: DrivenClient, form: str
+) -> None:
     """The backend is silent until some keep-alives have passed."""
     heard = asyncio.Event()
     fu = ScriptedUpstream(scripts={client.path: whole(client.path, Gate(heard))})
@@ -56,3 +61,25 @@ async def test_a_client_can_turn_keepalives_off(client: DrivenClient) -> None:
             report = await client.run(ClientRequest(gateway, url=tap.url, max_tokens=None, headers=refusing))
     assert report.pieces == WORDS
     assert not any(sign in tap.seen for sign in PINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("node_clients")
+async def test_scenario_060_keepalives_keep_node_from_giving_up_a_silent_request() -> None:
+    """Without keep-alives the same request is given up."""
+    paths = {client.path for client in node_js.CLIENTS}
+    fu = ScriptedUpstream(scripts={path: whole(path, Sleep(PROMPT_S)) for path in paths})
+    streaming = {"keepalive_interval_s": 0.2}
+    async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
+
+        async def run(client: DrivenClient, keepalive: str) -> ClientReport:
+            headers = {"x-slotgate-keepalive": keepalive}
+            ask = ClientRequest(gateway, max_tokens=None, headers=headers, idle_ms=LIMIT_MS)
+            return await client.run(ask)
+
+        *kept, given_up = await asyncio.gather(
+            *(run(client, "comment") for client in node_js.CLIENTS), run(node_js.CLIENTS[0], "off")
+        )
+    assert [(report.failure, report.pieces) for report in kept] == [(None, WORDS)] * len(kept)
+    assert given_up.pieces == []
+    assert given_up.failure is not None

@@ -33,7 +33,7 @@ async def test_stopping_a_stream_frees_its_slot(client: DrivenClient) -> None:
 
 
 @every_client
-async def test_stopping_a_stream_of_a_real_model_frees_its_slot(
+async def test_scenario_014_stopping_a_stream_of_a_real_model_frees_its_slot(
     client: DrivenClient, tiny_llama: RealLlama
 ) -> None:
     """The model would go on to the end of its context, and the next request gets its slot."""

@@ -252,6 +252,7 @@ ALLOWED = {
     "/v1/models": {b"GET", b"HEAD", b"OPTIONS"},
     "/v1/models/m": {b"GET", b"HEAD", b"OPTIONS"},
     "/health": {b"GET", b"HEAD", b"OPTIONS"},
+    "/v1/health": {b"GET", b"HEAD", b"OPTIONS"},
     "/ready": {b"GET", b"HEAD", b"OPTIONS"},
 }
 

@@ -150,7 +150,7 @@ async def test_a_media_type_is_one_in_any_case() -> None:
         assert text_of(await read_stream(gateway.url, CHAT, chat())) == "a"
 
 
-async def test_every_frame_reaches_the_client_whatever_the_cuts_between_reads() -> None:
+async def test_scenario_047_every_frame_reaches_the_client_whatever_the_cuts_between_reads() -> None:
     """U+2028, emoji and CRLF line ends, one byte a write."""
     fu = ScriptedUpstream(scripts={CHAT: crlf_bytewise(T("a\u2028b"), T("안녕😀é"), STOP, DONE)})
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

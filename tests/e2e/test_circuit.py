@@ -80,7 +80,7 @@ async def test_a_prompt_that_is_too_long_is_the_client_s_fault_and_opens_nothing
 
 
 @pytest.mark.slow
-async def test_a_backend_whose_streams_go_on_keeps_them_and_gets_no_new_ones_until_it_answers() -> None:
+async def test_scenario_103_a_backend_whose_streams_go_on_keeps_them_and_gets_no_new_ones() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(tokens=100_000, rate=200.0))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         backend = gateway.fleet.backends["gpu0"]

@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_upstream(*, stream: 
         assert len(fu.generations) == 1
 
 
-async def test_a_grant_that_meets_a_leaving_client_is_passed_on() -> None:
+async def test_scenario_022_a_grant_that_meets_a_leaving_client_is_passed_on() -> None:
     """There is one slot. Of three requests in the queue, the first leaves as the slot becomes free."""
     fu = ScriptedUpstream(llama=LlamaLike(1, tokens=2))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

@@ -82,7 +82,7 @@ PLACES = [_place(route) for route in asyncio.run(all_routes())]
 EVERYWHERE = pytest.mark.parametrize("place", PLACES, ids=repr)
 WITH_AN_END = pytest.mark.parametrize("place", [p for p in PLACES if p.path != "/admin/events"], ids=repr)
 NO_KEY_NEEDED = {
-    **{("GET", path): 200 for path in ("/health", "/ready", "/admin", "/admin/chat")},
+    **{("GET", path): 200 for path in ("/health", "/v1/health", "/ready", "/admin", "/admin/chat")},
     ("GET", "/"): 307,
     ("GET", "/admin/static/icon.svg"): 200,
     ("GET", "/admin/session"): 200,

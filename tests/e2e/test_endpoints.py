@@ -323,7 +323,7 @@ async def test_an_error_keeps_the_lease_until_the_slot_is_verified_and_is_framed
 
 
 @EACH_STREAM
-async def test_an_error_as_first_event_keeps_its_status(way: Way) -> None:
+async def test_scenario_059_an_error_as_first_event_keeps_its_status(way: Way) -> None:
     error = way.error_event(400, f"no such thing in {MODEL}", "invalid_request_error")
     fu = upstream_of(way, [Write(H + chunked(PING, error) + END), Fin()])
     async with fu, serving(fu.url) as gateway:
@@ -359,7 +359,7 @@ async def test_an_overloaded_backend_is_503_and_on_messages_529(way: Way) -> Non
 
 
 @EACH_STREAM
-async def test_after_a_keep_alive_a_late_error_is_framed_in_the_protocols_way(way: Way) -> None:
+async def test_scenario_059_after_a_keep_alive_a_late_error_is_framed_in_the_protocols_way(way: Way) -> None:
     gate = Gate()
     said = answer(503, error_body(503, "no slot", "server_error"), b"Connection: close")
     fu = upstream_of(way, [gate, Write(said), Fin()])
@@ -615,7 +615,7 @@ async def sent(way: Way, sections: dict[str, Any], **members: object) -> dict[st
 
 
 @pytest.mark.parametrize("way", LIMITED, ids=repr)
-async def test_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(way: Way) -> None:
+async def test_scenario_014_the_tenants_limit_of_tokens_is_set_in_the_protocols_own_member(way: Way) -> None:
     own = OWN_LIMIT[way.endpoint.name]
     limits = tenant_with(max_tokens_default=20, max_tokens_limit=50)
     others = dict.fromkeys(way.endpoint.body_format.limit_names)
@@ -753,7 +753,9 @@ async def test_only_the_last_request_of_an_editors_burst_completes_on_one_slot(*
 
 
 @IN_BOTH_MODES
-async def test_a_tenant_cancels_a_request_of_its_own_by_its_id(way: Way, *, stream: bool) -> None:
+async def test_scenario_014_a_tenant_cancels_a_request_of_its_own_by_its_id(
+    way: Way, *, stream: bool
+) -> None:
     fu = upstream_of(way, [Stall()])
     async with fu, serving(fu.url) as gateway:
         asking = asyncio.create_task(way.ask(gateway.url, b"x-request-id: mine", stream=stream))
@@ -825,7 +827,7 @@ SHOWN = {"expose_props": "/props", "expose_slots": "/slots"}
 
 
 @pytest.mark.parametrize("path", SHOWN.values())
-async def test_endpoints_that_show_the_backend_are_off_by_default(path: str) -> None:
+async def test_scenario_116_endpoints_that_show_the_backend_are_off_by_default(path: str) -> None:
     fu = ScriptedUpstream()
     async with fu, serving(fu.url) as gateway:
         for method in ("GET", "POST"):

@@ -7,6 +7,7 @@ to know.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import pytest
 from slotgate.gateway.auth.keys import hash_key
 from slotgate.gateway.settings import Settings, parse
 from tests.support.answer import WholeResponse, fetch
-from tests.support.client import request_bytes
-from tests.support.gateway import CHAT, Gateway, running_gateway
+from tests.support.client import read_stream, request_bytes
+from tests.support.gateway import CHAT, Gateway, data_of, running_gateway
 from tests.support.own import OPERATOR, SERVER, llama_command, own_backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
@@ -89,7 +90,9 @@ async def test_without_isolation_another_tenant_finds_the_canary(tiny_model: Pat
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize("slots", [1, 2])
-async def test_an_isolated_tenant_leaves_nothing_for_another(tiny_model: Path, path: str, slots: int) -> None:
+async def test_scenario_116_an_isolated_tenant_leaves_nothing_for_another(
+    tiny_model: Path, path: str, slots: int
+) -> None:
     async with running_gateway(settings(tiny_model, True, slots)) as gateway:
         for _ in range(slots + 1):
             await ask(gateway, "a", path)
@@ -98,6 +101,30 @@ async def test_an_isolated_tenant_leaves_nothing_for_another(tiny_model: Path, p
         await ask(gateway, "a", path)
         await gateway.until(lambda: gateway.fleet.backends["m"].pool.free == slots)
         assert 0 in left_in(await slots_of(gateway))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+async def test_scenario_116_no_conversation_crosses_over_while_two_tenants_ask_at_once(
+    tiny_model: Path, isolate: bool
+) -> None:
+    """The probability of a token depends on every word before it, so a stranger's words would change it."""
+    canaries = {"a": "gold " * 40, "b": "black water " * 40}
+
+    async def probability(gateway: Gateway, tenant: str) -> float:
+        messages = [{"role": "system", "content": canaries[tenant]}, {"role": "user", "content": "go on"}]
+        asked = {"messages": messages, "max_tokens": 2, "temperature": 0, "logprobs": True, "stream": True}
+        frames = await read_stream(gateway.url, CHAT, asked, [key_of(tenant)], within=PATIENCE_S)
+        choices = [choice for chunk in data_of(frames) for choice in chunk["choices"]]
+        *_, last = (choice["logprobs"]["content"] for choice in choices if choice.get("logprobs"))
+        return float(last[0]["logprob"])
+
+    async with running_gateway(settings(tiny_model, isolate)) as gateway:
+        alone = {tenant: await probability(gateway, tenant) for tenant in "ab"}
+        assert abs(alone["a"] - alone["b"]) > 0.01, alone
+        order = "ab" * 40 + "ba" * 20
+        together = await asyncio.gather(*(probability(gateway, tenant) for tenant in order))
+        assert together == pytest.approx([alone[tenant] for tenant in order], abs=0.001)
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.e2e.test_endings import WAYS
 from tests.support.client import Frame, read_stream
-from tests.support.gateway import CHAT, Gateway, ask, chat, data_of, running_gateway, settings_for, text_of
-from tests.support.notation import DONE, END, PING, STOP, USE, H, T, answer, chunked
+from tests.support.endpoints import Way
+from tests.support.gateway import CHAT, Gateway, chat, data_of, running_gateway, settings_for, text_of
+from tests.support.notation import DONE, END, PING, STOP, USE, H, T, answer, chunked, error_body
 from tests.support.script import Fin, Gate, Script, Sleep, Stall, Step, Write
 from tests.support.scripted import ScriptedUpstream
 
@@ -240,7 +242,7 @@ async def test_timings_are_those_of_the_last_chunk_and_none_before_the_first() -
 
 
 @pytest.mark.slow
-async def test_a_half_written_frame_is_never_broken_up() -> None:
+async def test_scenario_047_a_half_written_frame_is_never_broken_up() -> None:
     half = len(T("a")) // 2
     cut: list[Step] = [
         Write(H + chunked(T("a")[:half])),
@@ -293,12 +295,17 @@ async def test_off_is_silence() -> None:
         assert not any(chunk["choices"][0]["delta"] == {} for chunk in data_of(frames)[:2])
 
 
-async def test_an_answer_that_is_no_stream_has_none() -> None:
-    whole = answer(200, {"choices": []})
-    fu = ScriptedUpstream(scripts={CHAT: [Sleep(SILENCE_S), Write(whole)]})
+@pytest.mark.parametrize("way", [way for way, stream in WAYS if not stream], ids=repr)
+async def test_scenario_061_an_answer_that_is_no_stream_is_one_document_with_its_own_status(way: Way) -> None:
+    """Nothing can be sent before its status is known. A stream is what helps against impatient proxies."""
+    script: Script = [
+        Sleep(INTERVAL_S * 2),
+        Write(answer(400, error_body(400, "no", "invalid_request_error"))),
+    ]
+    fu = ScriptedUpstream(scripts={way.upstream: script})
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming("chunk"))) as gateway:
-        got = await ask(gateway.url, b"x-slotgate-keepalive: chunk", stream=False)
-    assert got.json.keys() == {"choices", "id", "created", "model"}
+        got = await way.ask(gateway.url, b"x-slotgate-keepalive: chunk")
+    assert (got.status, got.json["error"]["message"]) == (400, "no")
 
 
 # -- options that decide

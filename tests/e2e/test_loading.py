@@ -146,20 +146,23 @@ async def test_scenario_028_two_models_that_wait_for_the_place_of_a_third_are_bo
         assert len(llamas()) == 1
 
 
-async def test_a_killed_process_ends_its_stream_with_an_error_and_waiting_requests_are_served(
+async def test_scenario_076_a_killed_process_ends_its_streams_with_errors_and_waiting_requests_are_served(
     tiny_model: Path,
 ) -> None:
-    settings = own_settings(own_backend("a", llama_command(tiny_model)))
+    settings = own_settings(own_backend("a", llama_command(tiny_model, slots=2)))
     async with running_gateway(settings) as gateway:
-        async with endless(gateway, "a") as running:
-            waiting = [asyncio.create_task(talk(gateway, "a")) for _ in range(3)]
-            await gateway.until(lambda: gateway.scheduler.depth == 3)
+        async with endless(gateway, "a") as first, endless(gateway, "a") as second:
+            asked = [ask(gateway.url, model="a", max_tokens=4) for _ in range(4)]
+            waiting = [asyncio.create_task(one) for one in asked]
+            await gateway.until(lambda: gateway.scheduler.depth == 4)
             [pid] = llamas()
             os.kill(pid, signal.SIGKILL)
-            rest = [frame async for frame in running.frames(PATIENCE_S)]
+            rests = [[frame async for frame in running.frames(PATIENCE_S)] for running in (first, second)]
             answers = await asyncio.gather(*waiting)
-    assert error_in(rest)["code"] == "upstream_truncated"
-    assert [got.status for got in answers] == [200] * 3
+        started = [line["pid"] for line in gateway.log.of("llama-server") if line["state"] == "starting"]
+    assert [error_in(rest)["code"] for rest in rests] == ["upstream_truncated"] * 2
+    assert [got.status for got in answers] == [200] * 4
+    assert len(started) == 2, "it was started once, and once again"
 
 
 async def test_a_process_that_exits_at_load_is_given_up_and_its_requests_get_an_error(

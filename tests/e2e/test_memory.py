@@ -37,31 +37,27 @@ class LargeVisit(EndpointCase):
         self.members = {**self.members, "user": FILLER}
 
 
-ENDINGS = [name for name in vars(EndpointCase) if name.startswith("with_") and name != "with_all_slots_taken"]
-
-
-class ArrayVisit(LargeVisit):
-    """Two inputs, which are asked for one by one."""
+class LargeArray(LargeVisit):
+    """A request whose array is asked piece by piece."""
 
     def __init__(self, *args: Any) -> None:  # noqa: ANN401
         super().__init__(*args)
-        self.members = {**self.members, "input": ["a", "b"]}
+        assert self.way.sample.wide is not None
+        self.members = {**self.members, **self.way.sample.wide}
+
+
+ARRAYS = [way for way, stream in WAYS if not stream and way.sample.wide and "n" not in way.sample.wide]
+CASES = [*((LargeVisit, way, stream) for way, stream in WAYS), *((LargeArray, way, False) for way in ARRAYS)]
+ENDINGS = [name for name in vars(EndpointCase) if name.startswith("with_") and name != "with_all_slots_taken"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "stream"), WAYS, ids=[f"{way} {stream}" for way, stream in WAYS])
-async def test_no_ended_request_waits_for_the_garbage_collector(way: Way, stream: bool) -> None:
-    assert await left_behind(way, LargeVisit, stream=stream) == []
-
-
-@pytest.mark.slow
-async def test_no_ended_request_of_several_pieces_waits_for_the_garbage_collector() -> None:
-    [embeddings] = [way for way, _ in WAYS if way.path == "/v1/embeddings"]
-    assert await left_behind(embeddings, ArrayVisit, stream=False) == []
-
-
-async def left_behind(way: Way, visit_type: type[EndpointCase], *, stream: bool) -> list[str]:
-    """Return a line for each ending after which objects of the gateway wait for the garbage collector."""
+@pytest.mark.parametrize(
+    ("case", "way", "stream"), CASES, ids=[f"{case.__name__} {way} {stream}" for case, way, stream in CASES]
+)
+async def test_scenario_114_no_ended_request_waits_for_the_garbage_collector(
+    case: type[LargeVisit], way: Way, stream: bool
+) -> None:
     fu = ScriptedUpstream(scripts={CHAT: []}, llama=LlamaLike(SLOTS, model=MODEL))
     tenants = [{"name": "a", "key_hashes": [hash_key("sg-a")], "max_concurrent": 1}]
     given: dict[str, Any] = {
@@ -70,9 +66,9 @@ async def left_behind(way: Way, visit_type: type[EndpointCase], *, stream: bool)
         "timeouts": {"first_byte_s": 0.3, "idle_s": 0.3},
         "admission": {"queue_timeout_s": 0.5},
     }
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     async with fu, running_gateway(settings_for(fu.url, **given)) as gateway:
-        visit = visit_type(way, stream, gateway, fu)
+        visit = case(way, stream, gateway, fu)
         for name in ENDINGS:
             with without_collector():
                 await getattr(visit, name)()
@@ -80,8 +76,8 @@ async def left_behind(way: Way, visit_type: type[EndpointCase], *, stream: bool)
                 await gateway.until(lambda: not gateway.server.connections.connections)
                 await asyncio.sleep(0.01)
                 if left := cycles():
-                    found.append(f"{name}: {left}")
-    return found
+                    found[name] = left
+    assert found == {}, "\n".join(f"{name}: {left}" for name, left in found.items())
 
 
 MIB = 1024 * 1024

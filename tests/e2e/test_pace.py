@@ -64,7 +64,7 @@ def rate_of(times_ns: list[int]) -> float:
 
 
 @pytest.mark.parametrize("rate", [73, 357])
-async def test_tokens_leave_when_they_are_made(rate: int) -> None:
+async def test_scenario_020_tokens_leave_when_they_are_made(rate: int) -> None:
     async def measure() -> list[str]:
         fu = ScriptedUpstream(scripts={CHAT: paced(rate)})
         async with fu, running_gateway(settings_for(fu.url)) as gateway:
@@ -86,7 +86,7 @@ async def test_tokens_leave_when_they_are_made(rate: int) -> None:
     await measured(measure)
 
 
-async def test_frames_do_not_wait_for_one_another() -> None:
+async def test_scenario_020_frames_do_not_wait_for_one_another() -> None:
     """Each read is one frame: tokens that came one by one do not leave in a burst."""
 
     async def measure() -> list[str]:

@@ -66,7 +66,7 @@ async def one(gateway: Gateway, dice: random.Random, seen: Counter[str]) -> None
         dice.choice([client.close, client.reset])()
 
 
-async def test_no_slot_is_lost_and_none_is_used_twice() -> None:
+async def test_scenario_007_no_slot_is_lost_and_none_is_used_twice() -> None:
     dice = random.Random(11)
     seen: Counter[str] = Counter()
     fu = ScriptedUpstream(scripted, llama=LlamaLike(SLOTS))

@@ -59,7 +59,7 @@ async def leave_a_prefill(gateway: Gateway, llama: RealLlama, words: int) -> int
         return len(list(llama.log))
 
 
-async def test_an_abandoned_prefill_is_cancelled_in_time_because_our_probes_let_it(
+async def test_scenario_015_an_abandoned_prefill_is_cancelled_in_time_because_our_probes_let_it(
     run_llama: RunLlama, small_model: Path
 ) -> None:
     llama = run_llama(RealLlama(small_model, slots=1, context=8192, args=SMALL_BATCHES))
@@ -105,7 +105,7 @@ async def ask_always(llama: RealLlama, every_s: float) -> None:
         await asyncio.sleep(every_s)
 
 
-async def test_twenty_clients_of_which_half_leave_defer_nothing_and_lose_no_slot(
+async def test_scenario_030_twenty_clients_of_which_half_leave_defer_nothing_and_lose_no_slot(
     run_llama: RunLlama, small_model: Path
 ) -> None:
     llama = run_llama(RealLlama(small_model, slots=2, context=8192, args=SMALL_BATCHES))

@@ -135,7 +135,7 @@ async def test_bytes_after_the_sentinel_do_not_reach_the_client() -> None:
     assert not any(b"late" in frame for frame in frames)
 
 
-async def test_four_slots_and_ten_requests_never_run_more_than_four() -> None:
+async def test_scenario_026_four_slots_and_ten_requests_never_run_more_than_four() -> None:
     fu = ScriptedUpstream(llama=LlamaLike(4, tokens=20, rate=400))
     async with fu, running_gateway(settings_for(fu.url)) as gateway:
         answers = await asyncio.gather(*(read_stream(gateway.url, CHAT, chat(str(n))) for n in range(10)))

@@ -64,7 +64,7 @@ async def test_new_keys_and_limits_take_effect() -> None:
             assert statuses == [401, 200, 429]
 
 
-async def test_a_file_with_faults_changes_nothing_and_the_answer_names_the_faults() -> None:
+async def test_scenario_109_a_file_with_faults_changes_nothing_and_the_answer_names_the_faults() -> None:
     fu = ScriptedUpstream(scripts={CHAT: WHOLE})
     async with fu:
         before = settings_for(fu.url, server=SERVER, tenant=tenants("a"))
@@ -90,7 +90,7 @@ async def test_the_answer_names_settings_that_need_a_restart() -> None:
                 assert (await reloaded(gateway))[1]["needs_restart"] == ["server.keep_alive_s"]
 
 
-async def test_a_revoked_key_ends_waiting_requests_and_not_running_ones() -> None:
+async def test_scenario_109_a_revoked_key_ends_waiting_requests_and_not_running_ones() -> None:
     gate = Gate()
     fu = ScriptedUpstream(
         scripts={
@@ -118,7 +118,7 @@ async def test_a_revoked_key_ends_waiting_requests_and_not_running_ones() -> Non
             assert len(fu.generations) == 1
 
 
-async def test_after_a_backend_moves_waiting_requests_use_the_new_url_and_running_ones_finish() -> None:
+async def test_scenario_109_after_a_move_waiting_requests_use_the_new_url_and_running_ones_finish() -> None:
     gate = Gate()
     ending: Script = [gate, Write(chunked(STOP, b"data: [DONE]\n\n") + END), Fin()]
     old = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("old"))), *ending]})

@@ -75,7 +75,7 @@ async def test_a_stalled_client_gets_the_rest_from_memory_when_it_reads_on() -> 
         assert len(text_of(frames)) >= 3 * MIB // len(chunked(T("x" * 100))) * 100
 
 
-async def test_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> None:
+async def test_scenario_095_a_client_that_takes_nothing_is_cut_after_the_stall_timeout() -> None:
     fu = then_small([Write(H), Flood(64 * MIB, LOGPROBS)])
     streaming = {"client_stall_timeout_s": 0.3, "stream_buffer_bytes": MIB}
     async with fu, running_gateway(settings_for(fu.url, streaming=streaming)) as gateway:
@@ -112,7 +112,7 @@ async def drip(client: RawClient) -> None:
 
 
 @pytest.mark.slow
-async def test_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
+async def test_scenario_095_a_reader_that_keeps_up_on_average_is_not_cut() -> None:
     """The client reads in bursts with pauses, each shorter than the limit."""
     script: Script = [Write(H), Paced(200, count=200), Write(chunked(STOP, DONE) + END), Fin()]
     fu = then_small(script)
@@ -170,7 +170,9 @@ async def test_the_largest_stalled_stream_of_the_largest_tenant_is_cancelled_whe
 
 
 @pytest.mark.slow
-async def test_two_hundred_stalled_readers_hold_no_more_than_their_budget(tmp_path: Path) -> None:
+async def test_scenario_095_two_hundred_stalled_readers_hold_no_more_than_their_budget(
+    tmp_path: Path,
+) -> None:
     """Each client is offered 64 MB. The gateway's memory grows by the budget, not by the offered bytes."""
     readers, budget = 200, 64 * MIB
     fu = ScriptedUpstream(lambda _: [Write(H), Flood(64 * MIB, LOGPROBS)], llama=LlamaLike(readers))

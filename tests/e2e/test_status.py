@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import orjson
@@ -126,18 +125,11 @@ async def test_an_error_mid_stream_is_one_framed_error_and_the_end_of_the_body(t
     assert text_of(frames) == "a"
 
 
-async def test_every_stream_gets_its_own_error_when_the_shared_context_is_spent() -> None:
-    """All streams end at once, each with a clean final chunk and without a sentinel."""
-    fu = ScriptedUpstream(scripts={CHAT: stream(T("a"), event(ERRORS[500]))})
-    async with fu, running_gateway(settings_for(fu.url)) as gateway:
-        streams = await asyncio.gather(*(read_stream(gateway.url, CHAT, chat(str(n))) for n in range(4)))
-        again = await read_stream(gateway.url, CHAT, chat("again"))
-    assert [error_in(frames)["type"] for frames in [*streams, again]] == ["server_error"] * 5
-
-
 @pytest.mark.parametrize("form", ["comment", "chunk"])
 @pytest.mark.parametrize("as_event", [True, False], ids=["as first event", "as answer"])
-async def test_after_an_early_commit_a_late_400_is_one_framed_error(form: str, *, as_event: bool) -> None:
+async def test_scenario_059_after_an_early_commit_a_late_400_is_one_framed_error(
+    form: str, *, as_event: bool
+) -> None:
     late: Script = [Write(H), Sleep(0.25), Write(chunked(event(ERRORS[400])) + END), Fin()]
     script: Script = late if as_event else [Sleep(0.25), Write(answer(400, ERRORS[400]))]
     fu = ScriptedUpstream(scripts={CHAT: script})

@@ -168,7 +168,7 @@ def heard(answer: dict[str, Any]) -> tuple[int, object]:
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-async def test_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
+async def test_scenario_116_a_tenant_whose_cache_is_isolated_finds_nothing_of_the_others(
     path: str, run_llama: RunLlama, tiny_model: Path
 ) -> None:
     """There is one slot, so both tenants use it.

@@ -27,7 +27,7 @@ SILENT: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("phase", SILENT)
-async def test_no_event_in_time_is_504_first_byte_timeout(phase: str) -> None:
+async def test_scenario_065_no_event_in_time_is_504_first_byte_timeout(phase: str) -> None:
     """Headers and pings show that the backend lives, but they are no events."""
     fu = ScriptedUpstream(scripts={CHAT: SILENT[phase]})
     limits = {"first_byte_s": 0.2}
@@ -45,7 +45,7 @@ async def test_no_event_in_time_after_a_keep_alive_is_one_framed_error() -> None
     assert error_in(frames)["code"] == "first_byte_timeout"
 
 
-async def test_a_silence_after_an_event_is_one_framed_idle_timeout() -> None:
+async def test_scenario_065_a_silence_after_an_event_is_one_framed_idle_timeout() -> None:
     """Pings are no events here either."""
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), *PINGS, Stall()]})
     limits = {"idle_s": 0.2}

@@ -192,7 +192,7 @@ async def test_no_probe_is_sent_while_nothing_is_in_doubt() -> None:
         assert not any(request.path == "/slots" for request in fu.requests)
 
 
-async def test_a_slot_that_stays_busy_stays_out_and_its_age_is_shown() -> None:
+async def test_scenario_015_a_slot_that_stays_busy_stays_out_and_its_age_is_shown() -> None:
     fu = ScriptedUpstream(scripts={CHAT: HELD})
     fu.llama.total_slots = 1
     async with fu, running_gateway(settings_for(fu.url)) as gateway:

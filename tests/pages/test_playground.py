@@ -48,19 +48,39 @@ def test_a_conversation_shows_answers_and_their_rate(look: Looks, operated: Oper
     assert (last["tenant"], last["outcome"]) == ("operator", "ok")
 
 
-def test_stop_ends_the_answer_and_frees_the_slot(look: Looks, operated: Operated) -> None:
+FIVE_STREAMS = """() => {
+  const messages = [{ role: "user", content: "Go on." }];
+  const body = JSON.stringify({ stream: true, max_tokens: 1500, messages });
+  window.others = new AbortController();
+  for (let number = 0; number < 5; number += 1)
+    fetch("/admin/chat/completions", {
+      method: "POST", headers: { "content-type": "application/json" }, body, signal: others.signal,
+    }).catch(() => {});
+}"""
+ASK_FOR_HEALTH = """() => Promise.race([
+  fetch("/health", { signal: others.signal }).then(() => "answered").catch(() => "aborted"),
+  new Promise((resolve) => setTimeout(() => resolve("waits for a connection"), 300)),
+])"""
+
+
+def test_scenario_024_stop_ends_the_answer_and_needs_no_connection_of_its_own(
+    look: Looks, operated: Operated
+) -> None:
+    """A browser opens six connections to one server. A request to stop one of six streams would wait."""
     page = look().signed_in("/admin/chat")
     page.get_by_label("Max tokens").fill("1500")
     say(page, "Tell me a very long story.")
-    stop = page.get_by_role("button", name="Stop")
     expect(page.locator(".message.streaming .text")).not_to_be_empty()
-    stop.click()
+    page.evaluate(FIVE_STREAMS)
+    assert page.evaluate(ASK_FOR_HEALTH) == "waits for a connection"
+    page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     expect(page.locator(".message .said")).to_contain_text("stopped")
+    page.evaluate("() => others.abort()")
     page.goto(operated.url + "/admin")
-    expect(page.locator('.backend .cell[data-state="idle"]')).to_have_count(2)
-    [last, *_] = operated.ask("GET", "/admin/requests")["requests"]
-    assert last["outcome"] == "client_gone"
+    expect(page.locator('.backend .cell[data-state="idle"]')).to_have_count(2, timeout=15_000)
+    latest = operated.ask("GET", "/admin/requests")["requests"][:6]
+    assert {request["outcome"] for request in latest} == {"client_gone"}
 
 
 def test_an_error_is_shown_as_the_gateway_states_it(look: Looks) -> None:

@@ -27,6 +27,14 @@ async function left() {
   for await (const _ of process.stdin);
 }
 
+// Node gives up a request after 300 s without a byte. `fetch` has no option for that: its dispatcher has.
+async function limitSilence() {
+  const dispatcher = Symbol.for("undici.globalDispatcher.1");
+  await fetch("data:,"); // makes the dispatcher
+  const { constructor: Agent } = globalThis[dispatcher];
+  globalThis[dispatcher] = new Agent({ headersTimeout: ask.idle_ms, bodyTimeout: ask.idle_ms });
+}
+
 function openai() {
   return new OpenAI({
     baseURL: `${ask.base}/v1`,
@@ -153,6 +161,7 @@ async function aiSdk() {
   }
 }
 
+if (ask.idle_ms !== null) await limitSilence();
 try {
   await { chat, responses, "ai-sdk": aiSdk }[client]();
 } catch (error) {

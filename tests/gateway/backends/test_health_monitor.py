@@ -10,11 +10,14 @@ import pytest
 
 from slotgate.admission import Demand, Lease, Outcome
 from slotgate.gateway.backends.backend import Backend, BackendState
+from slotgate.gateway.backends.control_query import ASK_S
 from slotgate.gateway.backends.health_monitor import HealthMonitor
 from slotgate.gateway.backends.slot_prober import SlotProber
 from tests.admission.simulation import Simulation, ignore
 from tests.support.virtual_time import run_virtual
 
+HANGS = object()
+"""A page that is never answered."""
 PROPS = {"total_slots": 2, "default_generation_settings": {"n_ctx": 1024}}
 
 
@@ -44,6 +47,8 @@ class MonitoredBackend:
 
     async def ask(self, path: str, method: str = "GET") -> httpx.Response:
         page = self.pages[path.removeprefix("/")]
+        if page is HANGS:
+            await asyncio.Event().wait()
         if page is None:
             raise httpx.ReadError("it broke")
         return page if isinstance(page, httpx.Response) else httpx.Response(200, json=page)
@@ -201,3 +206,38 @@ def test_context_that_cannot_be_is_not_believed(n_ctx: object) -> None:
             assert monitored.backend.state is BackendState.READY
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", [HANGS, None, httpx.Response(500)], ids=["hangs", "breaks", "500"])
+def test_scenario_103_a_backend_that_is_too_busy_to_tell_its_health_stays_up_while_it_delivers(
+    fault: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def course() -> list[BackendState]:
+        states = []
+        async with MonitoredBackend() as watched:
+            watched.lease()
+            delivers = True
+            monkeypatch.setattr(watched.backend.transport, "heard", lambda: delivers)
+            watched.pages["health"] = fault
+            await asyncio.sleep(200)
+            states.append(watched.backend.state)
+            delivers = False
+            await asyncio.sleep(60)
+            states.append(watched.backend.state)
+            watched.pages["health"] = {}
+            await asyncio.sleep(10)
+            return [*states, watched.backend.state]
+
+    assert run_virtual(course()) == [BackendState.BUSY, BackendState.UNREACHABLE, BackendState.READY]
+
+
+def test_scenario_103_a_backend_without_streams_that_hangs_is_down_after_two_health_checks() -> None:
+    async def course() -> list[BackendState]:
+        async with MonitoredBackend() as watched:
+            watched.pages["health"] = HANGS
+            await asyncio.sleep(1.5)
+            states = [watched.backend.state]
+            await asyncio.sleep(2 * (1.0 + ASK_S))
+            return [*states, watched.backend.state]
+
+    assert run_virtual(course()) == [BackendState.READY, BackendState.UNREACHABLE]

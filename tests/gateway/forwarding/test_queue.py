@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import uvloop
@@ -125,7 +127,7 @@ def test_every_wait_ends_at_its_own_time() -> None:
     virtually(SlotPool("gpu", 1), body)
 
 
-def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
+def test_scenario_022_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
     """The waiter is cancelled in the same turn of the loop in which it was granted a slot, before it could
     run.
     """
@@ -145,7 +147,36 @@ def test_a_grant_lost_to_a_cancellation_is_passed_on() -> None:
     virtually(SlotPool("gpu", 1), body)
 
 
-def test_cancelled_waiters_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_scenario_022_no_slot_is_lost_however_grants_and_cancellations_meet(seed: int) -> None:
+    """Slots come free while a hundred waiters are cancelled in any order, some just before they would run."""
+    dice = random.Random(seed)
+
+    async def wait(tenants: WaitingTenants) -> None:
+        (await tenants.lease()).release(Outcome.FINISHED)
+
+    async def body(tenants: WaitingTenants) -> None:
+        for _ in range(10):
+            held = [await tenants.lease() for _ in range(2)]
+            waiters = [asyncio.create_task(wait(tenants)) for _ in range(100)]
+            await asyncio.sleep(1.0)
+            actions: list[Callable[[], object]] = [waiter.cancel for waiter in dice.sample(waiters, 100)]
+            for lease in held:
+                actions.insert(dice.randrange(100), partial(lease.release, Outcome.FINISHED))
+            for action in actions:
+                action()
+                if dice.random() < 0.3:
+                    await asyncio.sleep(0)
+            await asyncio.wait(waiters)
+            assert (tenants.scheduler.depth, tenants.scheduler.leases) == (0, 0)
+            assert tenants.scheduler.granted == sum(pool.released.values())
+            assert pool.free == 2
+
+    pool = SlotPool("gpu", 2)
+    virtually(pool, body)
+
+
+def test_scenario_022_cancelled_waiters_leave_nothing_behind() -> None:
     async def body(tenants: WaitingTenants) -> None:
         lease = await tenants.lease(width=2)
         waiters = [asyncio.create_task(tenants.lease(width=1 + number % 2)) for number in range(100)]

@@ -16,7 +16,7 @@ def test_port_and_alias_come_last_and_so_overrule() -> None:
     assert arguments("llama-server", "--port", "1") == expected
 
 
-def test_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> None:
+def test_scenario_116_the_prompt_cache_is_off_where_tenants_share_it_and_the_build_can() -> None:
     assert arguments("llama-server", shared=True)[-2:] == ("--cache-ram", "0")
     assert "--cache-ram" not in arguments("llama-server", shared=True, knows_cache_ram=False)
     assert "--cache-ram" not in arguments("llama-server", shared=False)

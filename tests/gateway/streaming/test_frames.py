@@ -107,7 +107,7 @@ def test_a_frame_has_the_upstreams_fields_and_the_gateways_identity(payloads: li
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_scenarios_046_to_049_the_output_does_not_depend_on_where_reads_are_cut(line_end: bytes) -> None:
+def test_scenario_047_the_output_does_not_depend_on_where_reads_are_cut(line_end: bytes) -> None:
     body = b"".join([T("안녕"), T("하세요😀é"), STOP, USE, DONE])
     whole = ChatStream()
     whole.feed(body)

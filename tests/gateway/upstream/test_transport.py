@@ -36,6 +36,7 @@ from tests.support.script import (
     Script,
     Sleep,
     Stall,
+    Step,
     Write,
     bytewise,
     cut,
@@ -597,16 +598,17 @@ async def test_a_connection_that_closes_or_sends_too_much_is_not_reused(raw: byt
     assert not log.errors, "what a backend says too much is no fault of ours"
 
 
-async def test_unexpected_bytes_close_an_idle_connection() -> None:
+@pytest.mark.parametrize(
+    "end", [Write(b"HTTP/1.1 408 Timeout\r\n\r\n"), Fin(), Rst()], ids=["bytes", "FIN", "RST"]
+)
+async def test_an_idle_connection_that_the_backend_uses_or_closes_is_forgotten_at_once(end: Step) -> None:
     gate = Gate()
-    async with (
-        playing([Write(answer(200, {})), gate, Write(b"HTTP/1.1 408 Timeout\r\n\r\n")]) as fu,
-        transport_to(fu) as transport,
-    ):
+    async with playing([Write(answer(200, {})), gate, end]) as fu, transport_to(fu) as transport:
         await ask(transport, fu)
-        assert transport.connections == 1
+        assert (transport.connections, transport.idle) == (1, 1)
         gate.event.set()
         await eventually(lambda: transport.connections == 0)
+        assert transport.idle == 0
 
 
 async def test_an_idle_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
