@@ -14,8 +14,7 @@ sent, and bytes that still come are dropped.
 
 Where a method differs from uvicorn 0.54, its docstring says what uvicorn does. Two choices apply throughout:
 
-* A client that half-closes counts as gone. A FIN is the only sign of most clients that leave, and a
-  generation
+* A client that half-closes counts as gone. A FIN is the only sign of most clients that leave, and a stream
   without a reader must end. So a client that shuts down its side before the answer gets no answer.
 * Bytes that come after a request that is being answered are kept and not parsed, and reading goes on: with
   reading paused, the end of the connection would not be noticed. (uvicorn pauses if those bytes came in the
@@ -243,7 +242,7 @@ class ClientConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, cast("ASGI3Application", answering))
 
     def on_response_complete(self) -> None:
-        """uvicorn goes on although bytes of the answer are unsent: its idle clock cuts slow clients off."""
+        """uvicorn goes on although bytes are unsent: its idle clock cuts slow clients off."""
         self._registry.total_requests += 1
         answered, self._running = self._running, None
         if answered is not None:
@@ -300,12 +299,17 @@ class ClientConnection(HttpToolsProtocol):
     def _refuse(self, error: GatewayError) -> None:
         """Answer a request that the application must not see, and close the connection.
 
-        uvicorn answers with a 400 in plain text, even in the middle of an answer that is under way. Here the
-        answers that are under way are finished first; then the connection closes without an answer to the
-        error.
+        uvicorn answers with a 400 in plain text, even in the middle of an answer. Here the answers that are
+        under way are finished first; then the connection closes without an answer to the error.
         """
         self._output.flush()
         running = self._running
+        if self._output.sending:  # the answer is complete, and the client still reads it
+            self._is_last = True
+            self._enter(ConnectionPhase.LAST)
+            self._ahead.clear()
+            self.pipeline.clear()
+            return
         if running is not None and _whole(running):
             owed = [running, *(cycle for cycle, _ in reversed(self.pipeline) if _whole(cycle))]
             owed[-1].keep_alive = False  # the connection ends with this answer
@@ -318,10 +322,7 @@ class ClientConnection(HttpToolsProtocol):
         self._linger()
 
     def _hang_up(self) -> None:
-        """Close once all bytes are sent, although the response may not be complete.
-
-        The scripted llama-server uses this to imitate a server that died. uvicorn would log an error.
-        """
+        """Close once all bytes are sent. The scripted llama-server imitates a server that died with this."""
         if not self._is_leaving():
             self._client_gone()
             self._close()
@@ -337,7 +338,6 @@ class ClientConnection(HttpToolsProtocol):
             self._output.lost()
 
     def pause_writing(self) -> None:
-        """uvicorn tells only tasks that wait in `send`."""
         super().pause_writing()
         self._output.paused()
 
@@ -348,8 +348,8 @@ class ClientConnection(HttpToolsProtocol):
     def _forget_requests(self) -> None:
         """Let go of everything that refers back to this lost connection.
 
-        Otherwise they would keep each other, and the bytes of a body that was not read, until the next run of
-        the garbage collector. A request that still runs is kept by its task.
+        Otherwise they would keep each other until the next run of the garbage collector, and the bytes of a
+        body. A request that still runs is kept by its task.
         """
         self._output.lost()
         self._plain_head = b""

@@ -101,7 +101,7 @@ class ConnectionRegistry(ServerState):
             return Admittance.SERVED
         if self._evict(address if crowded else self._most_unused()):
             return Admittance.SERVED
-        if len(self._reserve) >= SPARE and not any(member.evict() for member in list(self._reserve)):
+        if len(self._reserve) >= SPARE and not self._evict_of_reserve():
             return Admittance.DROPPED
         self._reserve[connection] = None
         return Admittance.RESERVED
@@ -145,6 +145,17 @@ class ConnectionRegistry(ServerState):
         oldest = next(iter(waiting))
         self.used(oldest)
         return oldest.evict()
+
+    def _evict_of_reserve(self) -> bool:
+        """Close one connection of the reserve that serves no request. Return False if there is none.
+
+        It leaves the reserve at once, because it makes room for one other connection only.
+        """
+        for member in self._reserve:
+            if member.evict():
+                self._reserve.pop(member, None)
+                return True
+        return False
 
     def refusal(self, error: GatewayError, client: tuple[str, int] | None) -> bytes:
         """Return the response to a request that the application must not see. It closes the connection."""

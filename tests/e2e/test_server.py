@@ -177,6 +177,20 @@ async def test_requests_beyond_the_limit_of_bytes_sent_ahead_are_not_answered() 
         await closes(client)
 
 
+async def test_too_much_sent_ahead_does_not_cut_an_answer_that_is_complete_and_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LINGER_S", "FLUSH_S"):
+        monkeypatch.setattr(f"slotgate.gateway.server.connection.{name}", 0.05)
+    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, {"choices": [], "text": "x" * 2**23}))]})
+    async with fu, serving(fu) as gateway, await gateway.client(receive_buffer=65536) as client:
+        await client.post(CHAT, chat(stream=False))
+        await gateway.until(lambda: not gateway.in_flight.contexts)
+        await client.send(b"GET / HTTP/1.1\r\nHost: x\r\nx: " + b"y" * MAX_AHEAD_BYTES)
+        await asyncio.sleep(0.2)
+        assert len((await client.json())["text"]) == 2**23
+
+
 @LEAVING
 async def test_a_client_that_sent_too_much_ahead_is_still_noticed_when_it_leaves(leave: Leave) -> None:
     fu = ScriptedUpstream(scripts={CHAT: [Write(H + chunked(T("a"))), Stall()]})

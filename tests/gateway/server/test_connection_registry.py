@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from slotgate.gateway.server.connection_registry import SPARE, Admittance, ConnectionRegistry
 from slotgate.gateway.settings import ServerSettings
 
@@ -12,6 +14,8 @@ class FakeConnection:
     """A connection that waits for a request until the test says that one runs."""
 
     transport: asyncio.Transport
+    closes_late = False
+    """True for a connection whose end is noted in a later turn of the event loop."""
 
     def __init__(self, registry: ConnectionRegistry, address: str) -> None:
         self.address = address
@@ -40,6 +44,8 @@ class FakeConnection:
         if self._answering:
             return False
         self.open = False
+        if self.closes_late:
+            return True
         self._registry.used(self)
         self._registry.connections.discard(self)
         self._registry.closed(self)
@@ -78,6 +84,17 @@ def test_requests_that_are_answered_are_never_closed_and_the_reserve_is_the_last
     reserve[0].has_answered()
     assert FakeConnection(connections, "c").admittance is Admittance.RESERVED
     assert all(member.open for member in running)
+
+
+def test_a_connection_that_is_closing_makes_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeConnection, "closes_late", True)
+    connections = registry(max_connections=1, max_connections_per_address=0)
+    FakeConnection(connections, "a").answers()
+    reserve = [FakeConnection(connections, "b") for _ in range(SPARE)]
+    newcomers = [FakeConnection(connections, "c").answers() for _ in range(SPARE)]
+    assert not any(member.open for member in reserve)
+    assert {member.admittance for member in newcomers} == {Admittance.RESERVED}
+    assert FakeConnection(connections, "d").admittance is Admittance.DROPPED
 
 
 def test_nothing_is_remembered_of_connections_that_are_closed() -> None:
