@@ -182,13 +182,24 @@ async def test_too_much_sent_ahead_does_not_cut_an_answer_that_is_complete_and_u
 ) -> None:
     for name in ("LINGER_S", "FLUSH_S"):
         monkeypatch.setattr(f"slotgate.gateway.server.connection.{name}", 0.05)
-    fu = ScriptedUpstream(scripts={CHAT: [Write(answer(200, {"choices": [], "text": "x" * 2**23}))]})
-    async with fu, serving(fu) as gateway, await gateway.client(receive_buffer=65536) as client:
-        await client.post(CHAT, chat(stream=False))
-        await gateway.until(lambda: not gateway.in_flight.contexts)
-        await client.send(b"GET / HTTP/1.1\r\nHost: x\r\nx: " + b"y" * MAX_AHEAD_BYTES)
+    size, ended = 2**23, asyncio.Event()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        length = (b"content-length", b"%d" % size)
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": b"x" * size})
+        ended.set()
+
+    async with (
+        serving_app(app) as server,
+        await RawClient.connect(server.url, receive_buffer=65536) as client,
+    ):
+        await client.send(HEALTH)
+        await ended.wait()
+        await client.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"y" * MAX_AHEAD_BYTES)
         await asyncio.sleep(0.2)
-        assert len((await client.json())["text"]) == 2**23
+        await client.head()
+        assert len(await client.body()) == size
 
 
 @LEAVING
