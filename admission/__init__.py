@@ -11,12 +11,13 @@ from slotgate.admission.concurrency import Concurrency
 from slotgate.admission.demand import Demand, Priority, RequestInPieces
 from slotgate.admission.errors import Refusal, Refused
 from slotgate.admission.lease import Lease, LeaseState, Outcome
-from slotgate.admission.limits import Limiter, RateState, TenantLimits, UsageReservation
+from slotgate.admission.limits import Limiter, TenantLimits, UsageReservation
 from slotgate.admission.pool import PoolStatus, SlotPool
 from slotgate.admission.quarantine import SETTLE_S, Quarantine, SlotProbe
 from slotgate.admission.queue_bounds import QueueLimits
 from slotgate.admission.scheduler import QueueStatus, Scheduler
 from slotgate.admission.ticket import Ticket, TicketState
+from slotgate.admission.token_bucket import RateState
 
 __all__ = [
     "SETTLE_S",

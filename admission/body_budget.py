@@ -22,7 +22,7 @@ _DETAIL = "the requests in the gateway already hold as much memory as they may"
 
 
 class HeldBody:
-    """One request's body. `release` may be called more than once."""
+    """The body of a request. `release` may be called more than once."""
 
     __slots__ = ("_budget", "_give_up", "size", "tenant")
 
@@ -42,7 +42,7 @@ class HeldBody:
 
     @contextmanager
     def given_up_by(self, give_up: Callable[[Refused], None]) -> Iterator[None]:
-        """In the block, the body can be given up: `give_up` ends its request. It must not raise."""
+        """Let the body be given up in the block: `give_up` ends its request. It must not raise."""
         self._give_up = give_up
         try:
             yield

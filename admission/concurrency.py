@@ -1,4 +1,4 @@
-"""How many requests each tenant has in the gateway, from the head of a request to the delivery of its answer.
+"""Counts the requests of each tenant, from the head of a request to the delivery of its answer.
 
 A request whose body still arrives counts, and so does one whose answer is not read. Their bytes are held, and
 a tenant could have any number of them otherwise. This module is pure: the clock is given.

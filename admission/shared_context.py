@@ -28,7 +28,7 @@ from slotgate.admission.lease import Lease
 __all__ = ["ContextNeed", "fits", "overgrown", "room"]
 
 _KEPT_PART = 4
-"""One part in so many of a context is kept at most for an answer that grows longer than expected."""
+"""A context is divided by this: so much is kept at most for an answer that grows longer than expected."""
 _NEARLY_FULL = 0.97
 _LOOKS = 2
 """The growth until the next look is counted twice, because a look can be late."""

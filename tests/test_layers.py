@@ -39,7 +39,7 @@ ALLOWED: dict[str, str] = {
 }
 """Room -> the rooms that it may import, besides itself. A room that is not in this table fails the tests."""
 MODULE_LIMITS = {
-    "auth": {"admission": "slotgate.admission.limits"},
+    "auth": {"admission": "slotgate.admission.token_bucket"},
 }
 """Room -> the one module of another room that it may import."""
 ALONE = ("slotgate.gateway.testing.fake",)

@@ -52,7 +52,7 @@ _url = re.compile(
 ).fullmatch
 """A URL that every parser reads alike: printable ASCII, no `@`, no backslash."""
 _scheme = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.-]{0,30}:").match
-"""What every URL begins with, and base64 never, because it has no colon."""
+"""Every URL begins like this. Base64 never does, because it has no colon."""
 _MOST_SHOWN = 120
 
 

@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from slotgate.admission.limits import TokenBucket
+from slotgate.admission.token_bucket import TokenBucket
 from slotgate.gateway.http.errors import CapacityError
 
 __all__ = ["A_MINUTE", "SignInLimiter"]

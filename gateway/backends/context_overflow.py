@@ -1,4 +1,4 @@
-"""What is learnt from requests that llama-server ended because the context that they share was full.
+"""Learns from requests that llama-server ended because the context that they share was full.
 
 The first time shows that the slots share one context. If that was known, prompts were longer than estimated,
 so a part of the context is kept free: an eighth more each time, up to a half. All requests of a backend end

@@ -1,4 +1,4 @@
-"""What is known about the context of a backend's slots, and the conclusion: do they share one?
+"""Concludes from all that is known about a backend if its slots share one context.
 
 `kv_sharing.py` lists the sources and why they count in this order. This module is pure.
 """
@@ -29,9 +29,9 @@ class ContextSources:
         self.setting = setting
         """The setting `kv_unified`."""
         self.process: bool | None = None
-        """Of a process of ours: its log, or else its command."""
+        """The log of a process that the gateway runs says it, or else its command."""
         self.command: bool | None = None
-        """Of another process on this machine: its command."""
+        """The command of another process on this machine says it."""
         self.overflow = ContextOverflow()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One exchange with a backend whose answer is read whole: from a place in the queue to the end of the answer.
+"""An exchange with a backend whose answer is read whole, from a place in the queue to the end of the answer.
 
 The lease is released as soon as the answer has been read: as finished or refused if the upstream's message is
 complete, else as abandoned.

@@ -16,7 +16,7 @@ __all__ = ["Delivered", "Delivery", "delivery_of", "until_delivered"]
 
 
 class Delivered(Enum):
-    """How the delivery of an answer has ended."""
+    """The end of the delivery of an answer."""
 
     SENT = "sent"
     GONE = "gone"

@@ -1,4 +1,4 @@
-"""One server-sent event, or a piece of one that is too large to hold."""
+"""A server-sent event, or a piece of an event that is too large to hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SseKind(Enum):
 
 
 class SseEvent(NamedTuple):
-    """One event, comment or piece."""
+    """An event, a comment or a piece."""
 
     data: bytes
     kind: SseKind = SseKind.MESSAGE

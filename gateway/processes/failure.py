@@ -33,7 +33,7 @@ _CAUSES: Final = (
     (re.compile(r"No such file or directory|does not exist"), "a file does not exist, probably the model"),
     (re.compile(r"failed to (load|open).*(gguf|model)", re.I), "its model cannot be loaded"),
 )
-"""What is said in the output, and the sentence for it. The first that is found counts."""
+"""A text in the output -> the sentence for it. The first text that is found counts."""
 _PORT_TAKEN: Final = re.compile(r"couldn.?t bind|failed to bind|address already in use", re.I)
 
 

@@ -47,7 +47,7 @@ class RestartPolicy:
         self._starts: deque[float] = deque(maxlen=limits.max_starts)
         self._failures = 0
         self._given_up = 0
-        """How often it was given up since it was ready last."""
+        """The number of times that it was given up since it was ready last."""
 
     def __repr__(self) -> str:
         return f"<RestartPolicy {self._failures}/{self._limits.max_starts} failures in a row>"

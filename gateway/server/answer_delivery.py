@@ -47,7 +47,7 @@ class AnswerDelivery:
         self._result: Delivered | None = None
         self._stalled = False
         self._then: Callable[[], None] | None = None
-        """What follows once all bytes are sent. Set while SENDING."""
+        """Called once all bytes are sent. Set while SENDING."""
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         """Bytes that waited at the last look."""

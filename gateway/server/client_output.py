@@ -125,7 +125,7 @@ class ClientOutput:
         return self.delivery is not None and self.delivery.sending
 
     def lost(self) -> None:
-        """Nobody reads the answer any more."""
+        """The client does not read the answer any more."""
         delivery, self.delivery = self.delivery, None
         if delivery is not None:
             delivery.lost()

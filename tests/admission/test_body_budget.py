@@ -56,7 +56,7 @@ def test_the_tenant_with_most_loses_its_newest(bodies: Bodies) -> None:
     assert (bodies.budget.held_by("a"), bodies.budget.held_by("b")) == (60, 30)
 
 
-def test_one_that_is_older_goes_on_while_the_newest_of_its_tenant_leaves(bodies: Bodies) -> None:
+def test_an_older_body_goes_on_while_the_newest_of_its_tenant_leaves(bodies: Bodies) -> None:
     old, new = bodies.open("a1", 50), bodies.open("a2", 40)
     old.grow(20)
     assert bodies.given_up == ["a2"]
@@ -83,7 +83,7 @@ def test_a_body_that_is_alone_fits_whatever_its_size(bodies: Bodies) -> None:
     assert bodies.given_up == []
 
 
-def test_one_that_announces_too_much_is_refused_before_a_byte_has_come(bodies: Bodies) -> None:
+def test_a_body_that_announces_too_much_is_refused_before_a_byte_has_come(bodies: Bodies) -> None:
     bodies.open("a1", 60)
     with pytest.raises(Refused):
         bodies.budget.open("a", 50)

@@ -18,7 +18,7 @@ PATHS = {"/health": 200, "/v1/health": 200, "/ready": 503, "/v1/models": 200, "/
 
 
 async def test_scenario_104_health_is_answered_at_once_while_all_backends_are_dead() -> None:
-    """One backend refuses connections, and one accepts them and never answers."""
+    """A backend refuses connections, and another accepts them and never answers."""
     mute = ScriptedUpstream()
     mute.llama.hanging |= {"/health", "/props", "/slots", "/v1/models"}
     async with mute:

@@ -98,7 +98,7 @@ async def test_requests_that_ask_for_much_and_take_little_run_side_by_side(
 
 
 @pytest.mark.slow
-async def test_of_two_answers_that_outgrow_the_context_one_goes_on(
+async def test_only_one_of_two_answers_that_outgrow_the_context_is_ended(
     run_llama: RunLlama, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tiny model generates thousands of tokens a second, so the gateway looks more often."""
@@ -170,7 +170,7 @@ async def test_the_configured_value_counts_most(tiny_model: Path) -> None:
 
 
 async def test_context_without_a_number_of_slots_is_shared(run_llama: RunLlama, tiny_model: Path) -> None:
-    """As llama-server is mostly started. Its command on this machine shows it; none of its pages does."""
+    """llama-server is mostly started like this. Its command shows it, and none of its pages does."""
     llama = run_llama(RealLlama(tiny_model, slots=None, context=CONTEXT))
     async with running_gateway(settings_for(llama.url)) as gateway:
         assert context_of(gateway, "gpu0") == CONTEXT

@@ -209,7 +209,7 @@ def resident(pid: int) -> int:
 
 WHOLE_BYTES = 8 * MIB
 WHOLE_PATHS = (CHAT, "/detokenize")
-"""One endpoint that takes a slot, and one that does not."""
+"""An endpoint that takes a slot, and an endpoint that does not."""
 
 
 def whole(size: int = WHOLE_BYTES) -> ScriptedUpstream:

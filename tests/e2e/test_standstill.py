@@ -1,4 +1,4 @@
-"""Nothing that a client sends holds the event loop for more than 50 ms, whatever its kind."""
+"""No body that a client sends holds the event loop for more than 50 ms, whatever its kind."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ FORMS: dict[str, Callable[[], bytes]] = {
 
 
 async def test_no_body_holds_the_event_loop(tmp_path: Path) -> None:
-    """One gateway gets a body of every kind, and those that seem to be too long once more."""
+    """A gateway gets a body of every kind, and gets those that seem to take too long once more."""
     whole: Script = [Write(answer(200, {"choices": [], "text": ""}))]
     fu = ScriptedUpstream(scripts={CHAT: whole, AUDIO: whole})
     standstill = Standstill(tmp_path / "standstill")

@@ -58,7 +58,7 @@ class Row:
     partial: bool
     records: int
     requests: int
-    """What it took of the requests per minute."""
+    """The part of the requests per minute that it took."""
     seconds: float
     """The slot time that its tenant is charged for, rounded down to half slot-seconds.
 

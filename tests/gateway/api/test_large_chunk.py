@@ -69,7 +69,7 @@ def test_the_condensed_copy_is_small_whatever_the_chunk_holds() -> None:
         assert condensed["stop"] is True
 
 
-def test_what_is_no_object_passes_and_is_not_read() -> None:
+def test_an_event_that_is_no_object_passes_and_is_not_read() -> None:
     for text in (
         b"[1,2",
         b"}}}",

@@ -61,7 +61,7 @@ def test_an_array_is_split_into_pieces_of_one_slot_each(
 
 
 @pytest.mark.parametrize(("name", "members"), WHOLE)
-def test_what_is_no_array_of_texts_or_a_stream_is_asked_as_a_whole(name: str, members: Json) -> None:
+def test_a_stream_or_a_body_without_an_array_of_texts_is_asked_as_a_whole(name: str, members: Json) -> None:
     assert parameters(name, members).split is None
 
 

@@ -23,7 +23,7 @@ def test_the_most_reliable_source_counts() -> None:
     assert not sources.conclusion(8192, 4, 32768).unified
 
 
-def test_what_overflowed_is_forgotten_with_other_sizes() -> None:
+def test_an_overflow_is_forgotten_with_other_sizes() -> None:
     sources = ContextSources(None)
     sources.overflow.of(8192, 4).happened(0.0, known=False)
     assert not sources.conclusion(8192, 8, 32768).unified

@@ -28,7 +28,7 @@ def test_two_equal_requests_of_one_death_are_no_suspects_of_an_earlier_one() -> 
     assert memory.suspect(1, memory.lost("b", granted_at=0.0, now=5.0), 5.0)
 
 
-def test_what_was_sent_twice_is_a_suspect_at_once() -> None:
+def test_a_request_that_was_sent_twice_is_a_suspect_at_once() -> None:
     memory = CrashMemory()
     assert not memory.suspect(1, None, 5.0)
     assert memory.suspect(1, None, 5.0)

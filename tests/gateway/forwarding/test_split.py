@@ -72,7 +72,7 @@ def _vectors(text: str) -> Json:
 
 
 class Client:
-    """One request. `task` raises what the handler raises."""
+    """A request. `task` raises the error of the handler."""
 
     def __init__(self, context: RequestContext, task: asyncio.Task[None], left: asyncio.Event) -> None:
         self.context = context

@@ -247,7 +247,7 @@ def test_a_large_event_ends_with_its_blank_line(limit: int) -> None:
     assert not parser.pending
 
 
-def test_of_a_large_event_that_is_cut_off_no_end_is_reported(limit: int) -> None:
+def test_a_large_event_that_is_cut_off_has_no_end(limit: int) -> None:
     events = parsed(*bytewise(b"data: " + b"x" * limit + b"\n"))
     assert {event.kind for event in events} == {SseKind.PIECE}
     assert b"x" * limit == b"".join(event.data for event in events)

@@ -1,4 +1,4 @@
-"""What a process wrote and how it ended: will another start help, and what are clients told?"""
+"""The output and the end of a process tell if another start will help, and what clients are told."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ async def test_scenario_122_a_crash_loop_is_slowed_down_and_given_up() -> None:
         assert process.failure.reason == "exit status 1 (its model cannot be loaded)"
 
 
-async def test_one_that_waits_for_requests_is_given_up_after_one_lasting_failure() -> None:
+async def test_a_process_that_waits_for_requests_is_given_up_after_one_lasting_failure() -> None:
     async with running(llama("crash"), waits_for_requests=True) as (process, history):
         await history.until(ProcessState.GIVEN_UP)
         assert history.states.count(ProcessState.STARTING) == 1

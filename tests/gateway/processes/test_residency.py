@@ -180,7 +180,7 @@ def test_a_given_up_process_may_be_tried_again_after_a_rest() -> None:
 
 
 @pytest.mark.parametrize("leases", [0, 1])
-def test_what_was_given_up_is_not_tried_while_the_group_is_needed(leases: int) -> None:
+def test_a_process_that_was_given_up_is_not_tried_while_the_group_is_needed(leases: int) -> None:
     broken = resident("a", Residence.FAILED, 0.0, rests_s=60.0, has_failed=True)
     good = resident("b", Residence.LOADED, leases=leases)
     waiting = {} if leases else {"b": NOW}
@@ -192,7 +192,7 @@ def test_what_was_given_up_is_not_tried_while_the_group_is_needed(leases: int) -
     assert plan([stopped, good], {"a": NOW, **waiting}, {"gpu": 2}, NOW).steps == ((Step.LOAD, "a"),)
 
 
-def test_what_was_given_up_is_tried_when_nobody_needs_the_place() -> None:
+def test_a_process_that_was_given_up_is_tried_when_its_place_is_not_needed() -> None:
     good = resident("b", Residence.LOADED)
     assert steps(resident("a", Residence.FAILED, 0.0, rests_s=60.0), good) == {"a": Step.FORGET}
     assert steps(resident("a", has_failed=True), good, a=NOW) == {"b": Step.STOP}

@@ -52,7 +52,7 @@ def test_no_single_death_costs_more_than_ten_seconds() -> None:
     assert policy.delay_s(1e6 + 3600) == LIMITS.first_delay_s
 
 
-def test_what_was_given_up_rests_twice_as_long_each_time_until_it_was_ready() -> None:
+def test_a_process_that_was_given_up_rests_twice_as_long_each_time_until_it_was_ready() -> None:
     policy = RestartPolicy(LIMITS)
     rests = []
     for _ in range(8):

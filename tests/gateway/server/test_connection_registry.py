@@ -97,7 +97,7 @@ def test_a_connection_that_is_closing_makes_room_once(monkeypatch: pytest.Monkey
     assert FakeConnection(connections, "d").admittance is Admittance.DROPPED
 
 
-def test_nothing_is_remembered_of_connections_that_are_closed() -> None:
+def test_connections_that_are_closed_are_forgotten() -> None:
     connections = registry(max_connections=2)
     for number in range(20):
         FakeConnection(connections, f"a{number}").evict()

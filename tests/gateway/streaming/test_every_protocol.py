@@ -1,4 +1,4 @@
-"""In every protocol, events leave as they came and when they came, however their reads are cut."""
+"""Events of every protocol leave as they came and when they came, however their reads are cut."""
 
 from __future__ import annotations
 
