@@ -297,7 +297,7 @@ async def test_off_is_silence() -> None:
 
 @pytest.mark.parametrize("way", [way for way, stream in WAYS if not stream], ids=repr)
 async def test_scenario_061_an_answer_that_is_no_stream_is_one_document_with_its_own_status(way: Way) -> None:
-    """The gateway can send nothing before the status is known. A stream is what helps against impatient proxies."""
+    """Nothing can be sent before the status is known. A stream is the remedy for impatient proxies."""
     script: Script = [
         Sleep(INTERVAL_S * 2),
         Write(answer(400, error_body(400, "no", "invalid_request_error"))),
