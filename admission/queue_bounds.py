@@ -44,7 +44,7 @@ class QueueLimits:
 
 
 class WaitingCounts:
-    """The number of waiting tickets and the bytes of their bodies, by tenant. Falsy while no ticket waits."""
+    """The number of waiting tickets by tenant. Falsy while no ticket waits."""
 
     __slots__ = ("tickets",)
 
