@@ -288,8 +288,10 @@ class Backend:
 
     def resize(self, total: int) -> None:
         """Set the number of slots, and the context that they share if they share one."""
+        overflow = self.context_sources.overflow
+        overflow.resized(self.n_ctx or 0, total)
         sharing = self.context_sources.conclusion(self.n_ctx, total, self.n_ctx_train)
-        context = self.context_sources.overflow.usable(self.n_ctx or 0) if sharing.unified else 0
+        context = overflow.usable(self.n_ctx or 0) if sharing.unified else 0
         if sharing != self.sharing and total > 1:
             self._log_sharing(sharing)
         self.sharing = sharing
@@ -303,7 +305,8 @@ class Backend:
         From now on their context is shared, or less of it is given out if that was known.
         """
         if self.n_ctx and self.pool.total > 1:
-            overflow = self.context_sources.overflow.of(self.n_ctx, self.pool.total)
+            overflow = self.context_sources.overflow
+            overflow.resized(self.n_ctx, self.pool.total)
             if overflow.happened(asyncio.get_running_loop().time(), known=bool(self.pool.context)):
                 log.warning("the shared context was exceeded", backend=self.name)
                 self.resize(self.pool.total)

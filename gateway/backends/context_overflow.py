@@ -32,12 +32,14 @@ class ContextOverflow:
     def __repr__(self) -> str:
         return f"<ContextOverflow {'shared' if self.is_shared else 'none'}, {self._kept_free} kept free>"
 
-    def of(self, n_ctx: int, slots: int) -> ContextOverflow:
-        """Return this object, after forgetting everything if the sizes are others than before."""
+    def resized(self, n_ctx: int, slots: int) -> None:
+        """Note the sizes of the backend. Everything is forgotten if they are others than before.
+
+        `n_ctx` is the context of one slot, in tokens.
+        """
         if self._sizes != (n_ctx, slots):
             self._forget()
             self._sizes = n_ctx, slots
-        return self
 
     def happened(self, now: float, *, known: bool) -> bool:
         """Note an overflow. Return True unless it is the same as the last one.

@@ -39,7 +39,7 @@ class ContextSources:
 
     def conclusion(self, n_ctx: int | None, slots: int, n_ctx_train: int | None) -> ContextSharing:
         """Return the conclusion. `n_ctx` is the context of one slot."""
-        is_shared = self.overflow.of(n_ctx or 0, slots).is_shared or None
+        is_shared = self.overflow.is_shared or None
         for value, because in (
             (self.setting, "the setting kv_unified says so"),
             (self.process, "its log or its command says so"),
