@@ -53,10 +53,10 @@ class ContextWatch:
         answers: dict[Lease, Cancellable] = {}
         for answer, _ in self._in_flight.answers:
             progress = answer.progress()
-            for lease in progress.leases:
+            for lease, tokens in zip(progress.leases, progress.context_tokens, strict=True):
                 if lease.live:
                     answers[lease] = answer
-                    lease.grown(progress.context_tokens)
+                    lease.grown(tokens)
         for backend in self._backends:
             if _is_shared(backend):
                 self._end_one(backend, answers)

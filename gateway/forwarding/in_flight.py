@@ -28,22 +28,23 @@ class Progress:
     """Tokens generated so far. A buffered answer states them only at its end."""
     first_output_at: float | None
     """The time of the first token; None for a buffered answer."""
-    context_tokens: int = 0
-    """Tokens of the prompt and of the answer so far. A prompt whose count was not stated is estimated. Of
-    pieces, it is that of the largest."""
+    context_tokens: tuple[int, ...] = ()
+    """For each of `leases`: the tokens of its prompt and of its answer so far. A prompt whose count was not
+    stated is estimated."""
 
     @classmethod
     def of(cls, entry: BookEntry, first_output_at: float | None) -> Progress:
         usage = entry.usage
         stated = usage.prompt_tokens
         prompt = round(entry.expected_prompt) if stated is None else stated
+        leases = () if entry.lease is None else (entry.lease,)
         return cls(
-            () if entry.lease is None else (entry.lease,),
+            leases,
             stated or 0,
             usage.cached_tokens,
             usage.completed,
             first_output_at,
-            prompt + usage.completed,
+            (prompt + usage.completed,) * len(leases),
         )
 
 

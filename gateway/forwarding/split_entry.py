@@ -65,10 +65,15 @@ class SplitEntry(BookEntry):
 
     def progress(self) -> Progress:
         """Return the progress: the leases of the pieces that run, and the counts of those that have ended."""
-        granted = [piece for piece in self._running if piece.lease is not None]
-        largest = max((piece.expected_prompt for piece in granted), default=0.0)
-        sums, leases = self.sums, tuple(piece.lease for piece in granted if piece.lease is not None)
-        return Progress(leases, sums.prompt, sums.cached, sums.completion, None, round(largest))
+        sums, running = self.sums, [Progress.of(piece, None) for piece in self._running]
+        return Progress(
+            tuple(lease for piece in running for lease in piece.leases),
+            sums.prompt,
+            sums.cached,
+            sums.completion,
+            None,
+            tuple(tokens for piece in running for tokens in piece.context_tokens),
+        )
 
     @property
     def charge(self) -> Charge:
