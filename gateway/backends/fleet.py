@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
@@ -51,6 +51,8 @@ class Fleet:
         self.catalogue = ModelCatalogue()
         self._load_requests: dict[str, float] = {}
         """Model -> time of the last slot-free request for it; counts as demand for loading."""
+        self.on_closed: list[Callable[[str], None]] = []
+        """They are called with the name of a pool whose retired backend is closed. They must not raise."""
         self._closing: set[asyncio.Task[None]] = set()
         self._started = False
         self.apply(settings)
@@ -174,6 +176,8 @@ class Fleet:
         self._retired.discard(backend)
         self._serving.pop(backend.pool.name, None)
         self.affinity.forget(backend.pool.name)
+        for observer in self.on_closed:
+            observer(backend.pool.name)
         for watcher in watchers:
             await watcher.stop()
         await backend.aclose()
@@ -250,15 +254,18 @@ class Fleet:
             monitor.note_refusal(error.message, loading=loading, refused=is_refusal(error))
         return loading or (process is not None and process.may_become_ready)
 
+    def has_pool(self, pool_name: str) -> bool:
+        """Return True if the configuration has the backend of this pool. It does not have a retired one."""
+        return self._serving.get(pool_name) in self.backends.values()
+
     async def has_died(self, pool_name: str) -> bool:
         """Ask a backend for its health because it has lost a request. Return True if it has died.
 
         A retired backend is not asked.
         """
-        backend = self._serving.get(pool_name)
-        if backend is None or backend not in self.backends.values():
+        if not self.has_pool(pool_name):
             return False
-        return await self._monitors[backend.name].finds_death()
+        return await self._monitors[self._serving[pool_name].name].finds_death()
 
     def context_exceeded(self, pool_name: str) -> None:
         """Note that a backend ended a request because the context of its slots was full."""

@@ -54,6 +54,7 @@ class Retries:
         self.counts = RetryCounts()
         self._fleet = fleet
         self._memory = CrashMemory()
+        fleet.on_closed.append(self._memory.forget_pool)
 
     def __repr__(self) -> str:
         made, withheld = self.counts.made.total(), self.counts.withheld.total()
@@ -66,8 +67,9 @@ class Retries:
         if error.context_exceeded:
             self._fleet.context_exceeded(lease.pool_name)
         if error.retry_safe:
-            return not (is_last or lease.delivered) and self._after_refusal(error, lease, request)
-        if not error.lost:
+            loading = self._fleet.refused(lease.pool_name, error, loading=error.status == 503)
+            return not (is_last or lease.delivered) and self._after_refusal(lease, request, loading=loading)
+        if not (error.lost and self._fleet.has_pool(lease.pool_name)):
             return False
         loss = self._memory.lost(lease.pool_name, granted_at=lease.granted_at, now=_now())
         if lease.delivered or not await self._fleet.has_died(lease.pool_name):
@@ -86,9 +88,8 @@ class Retries:
         """
         return not self._memory.suspect(request.fingerprint(), None, _now())
 
-    def _after_refusal(self, error: GatewayError, lease: Lease, request: PreparedRequest) -> bool:
+    def _after_refusal(self, lease: Lease, request: PreparedRequest, *, loading: bool) -> bool:
         """The backend has not begun. Wait for one that loads, or leave for one that is there."""
-        loading = self._fleet.refused(lease.pool_name, error, loading=error.status == 503)
         if not loading and not any(other.state is BackendState.READY for other in self._backends(request)):
             return False
         self._count("loading" if loading else "unreachable", lease, request)
