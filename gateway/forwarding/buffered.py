@@ -67,6 +67,10 @@ class BufferedAnswer:
     def progress(self) -> Progress:
         return self._exchange.progress()
 
+    @property
+    def waits(self) -> bool:
+        return self._exchange.waits
+
     def runs_on(self, backend: str) -> bool:
         return self._exchange.runs_on(backend)
 

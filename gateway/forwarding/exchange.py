@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from slotgate.admission import Lease, Outcome, Ticket
+from slotgate.admission import Lease, Outcome
 from slotgate.gateway.forwarding.attempts import with_retry
 from slotgate.gateway.forwarding.fetch import AnswerRoom, BufferedReply, fetch
 from slotgate.gateway.forwarding.in_flight import Progress
+from slotgate.gateway.forwarding.place import Place
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
-from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.errors import GatewayError
 from slotgate.gateway.settings import TimeoutsSettings
@@ -44,8 +44,7 @@ class Exchange:
         self._give_up: Callable[[GatewayError], None] | None = None
         self._room = room
         self._on_asked = on_asked
-        self._ticket: Ticket | None = None
-        """Its last place in the queue."""
+        self._place = Place(runtime, request, asyncio.get_running_loop().time)
 
     async def reply(self, give_up: Callable[[GatewayError], None]) -> BufferedReply:
         """Return the answer for the client. Raises `GatewayError`.
@@ -81,24 +80,19 @@ class Exchange:
     def progress(self) -> Progress:
         return Progress.of(self._request.entry, None)
 
+    @property
+    def waits(self) -> bool:
+        return self._request.context.granted_at is None
+
     def runs_on(self, backend: str) -> bool:
-        """Return True if the backend of this name works for the request."""
-        context = self._request.context
-        return context.backend == backend and context.granted_at is not None
+        return self._request.context.runs_on(backend)
 
     async def _admitted(self) -> Lease:
         """Wait in the queue for a lease."""
-        context, scheduler = self._request.context, self._runtime.scheduler
-        loop = asyncio.get_running_loop()
-        context.queued_at = context.queued_at or loop.time()
         settled = asyncio.Event()
-        ticket = self._ticket = submit(
-            self._runtime.queue, self._request.demand, settled.set, before=self._ticket
-        )
-        with owned(ticket, scheduler, self._request.held, self._give_up):
+        with self._place.taken(settled.set, self._give_up):
             await settled.wait()
-        context.granted_at = loop.time()
-        return granted(ticket, scheduler, self._runtime.fleet.reasons_of)
+        return self._place.lease()
 
     async def _asked(self, lease: Lease, interpret: Callable[[BufferedReply, Scrub], T]) -> T:
         """Ask the backend and interpret its reply. Raises its error."""

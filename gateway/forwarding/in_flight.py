@@ -55,6 +55,10 @@ class Cancellable(Protocol):
     def progress(self) -> Progress:
         """Return the progress so far."""
 
+    @property
+    def waits(self) -> bool:
+        """True while the request waits in the queue, and no part of it runs or is answered."""
+
     def runs_on(self, backend: str) -> bool:
         """Return True if the backend of this name works for the request."""
 
@@ -130,7 +134,7 @@ class InFlight:
         found = [
             answer
             for answer, context in self._answers.items()
-            if context.granted_at is None and context.key_digest and not holds(context.key_digest)
+            if answer.waits and context.key_digest and not holds(context.key_digest)
         ]
         for answer in found:
             message = "the API key was revoked while the request waited"

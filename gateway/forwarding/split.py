@@ -67,8 +67,8 @@ class SplitExchange:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
         """The reason why the request ends before all pieces are answered."""
-        self._backends: dict[int, str] = {}
-        """Piece -> the backend that works for it."""
+        self._running: dict[int, RequestContext] = {}
+        """Piece -> its context, while it waits or runs."""
         self._total: asyncio.TimerHandle | None = None
         self._waiting = ExitStack()
         """While it is open, no piece has been sent, and the body can be given up."""
@@ -105,9 +105,14 @@ class SplitExchange:
     def progress(self) -> Progress:
         return self._entry.progress()
 
+    @property
+    def waits(self) -> bool:
+        """True while no piece runs or is answered. It may be so again after a failed attempt of the first."""
+        return not self._entry.answered and all(piece.granted_at is None for piece in self._running.values())
+
     def runs_on(self, backend: str) -> bool:
         """Return True if the backend of this name works for a piece."""
-        return backend in self._backends.values()
+        return any(piece.runs_on(backend) for piece in self._running.values())
 
     # -- workers
 
@@ -187,13 +192,14 @@ class SplitExchange:
         """Ask for a piece once, take over its answer and book what it used. Raises `GatewayError`."""
         request = self._piece(position)
         entry, context = request.entry, request.context
+        self._running[position] = context
         failure: Exception | None = None
         exchange = Exchange(
             self._runtime,
             self._timeouts,
             request,
             room=self._room,
-            on_asked=partial(self._asked, position, context),
+            on_asked=partial(self._asked, context),
         )
         try:
             said = await exchange.read(partial(_interpreted, request))
@@ -205,7 +211,7 @@ class SplitExchange:
         finally:
             failure = failure or self._failure
             self._entry.end(entry, failure if isinstance(failure, GatewayError) else None)
-            self._backends.pop(position, None)
+            del self._running[position]
             del failure  # its traceback holds this frame
 
     def _piece(self, position: int) -> PreparedRequest:
@@ -223,10 +229,8 @@ class SplitExchange:
             entry=self._entry.begin(demand.width, size, sizes.expected(model, size)),
         )
 
-    def _asked(self, position: int, piece: RequestContext) -> None:
+    def _asked(self, piece: RequestContext) -> None:
         """A piece is being sent. The times of the first one stand for the request."""
-        assert piece.backend is not None
-        self._backends[position] = piece.backend
         context = self._context
         if context.asked_at is None:
             self._pieces.begun = True

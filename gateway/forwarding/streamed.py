@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from slotgate.admission import Lease, Scheduler, Ticket
 from slotgate.gateway.forwarding.attempts import with_retry
 from slotgate.gateway.forwarding.in_flight import Progress
+from slotgate.gateway.forwarding.place import Place
 from slotgate.gateway.forwarding.prepared_request import PreparedRequest
-from slotgate.gateway.forwarding.queueing import granted, owned, submit
 from slotgate.gateway.forwarding.runtime import Runtime
 from slotgate.gateway.http.context import RequestContext
 from slotgate.gateway.http.disconnect import ClientWatch, abort_connection, until_client_gone
@@ -55,7 +55,7 @@ class StreamedAnswer:
         self._entry = request.entry
         self._out: Downstream | None = None
         self._frames: Frames | None = None
-        self._ticket: Ticket | None = None
+        self._place = Place(runtime, request, self._loop.time)
         self._cancelled: GatewayError | None = None
         """The error that was given to `cancel`. No second attempt follows it."""
         self._relay: Relay | None = None
@@ -98,8 +98,8 @@ class StreamedAnswer:
     def cancel(self, error: GatewayError) -> None:
         """End the request with this error, wherever it is: in the queue, in prefill or in the stream."""
         self._cancelled = error
-        if self._ticket is not None and self._ticket.queued:
-            self._runtime.scheduler.withdraw(self._ticket)
+        if self._place.queued:
+            self._place.leave()
             if self._out is not None:
                 self._out.wake()
         elif self._relay is not None:
@@ -109,8 +109,12 @@ class StreamedAnswer:
         first_output_at = self._frames.first_output_at if self._frames is not None else None
         return Progress.of(self._entry, first_output_at)
 
+    @property
+    def waits(self) -> bool:
+        return self._context.granted_at is None
+
     def runs_on(self, backend: str) -> bool:
-        return self._context.backend == backend and self._context.granted_at is not None
+        return self._context.runs_on(backend)
 
     # -- from the queue to the end
 
@@ -173,17 +177,12 @@ class StreamedAnswer:
         """Wait in the queue for a lease."""
         if self._cancelled is not None:  # `cancel` was called just after the first attempt had failed
             raise self._take_cancellation()
-        context, demand = self._context, self._request.demand
-        context.queued_at = context.queued_at or self._loop.time()
         self._relay = None  # the relay of the first attempt is over
-        ticket = self._ticket = submit(self._runtime.queue, demand, out.wake, before=self._ticket)
-        scheduler, held = self._runtime.scheduler, self._request.held
-        with owned(ticket, scheduler, held, self.cancel), self._position_told(ticket, out):
+        with self._place.taken(out.wake, self.cancel) as ticket, self._position_told(ticket, out):
             await out.pump(lambda: not ticket.queued)
             if self._cancelled is not None:
                 raise self._take_cancellation()
-        context.granted_at = self._loop.time()
-        return granted(ticket, self._runtime.scheduler, self._fleet.reasons_of)
+        return self._place.lease()
 
     @contextlib.contextmanager
     def _position_told(self, ticket: Ticket, out: Downstream) -> Iterator[None]:

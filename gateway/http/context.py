@@ -71,6 +71,7 @@ class RequestContext:
     """The status that was sent, or None while the response has not begun."""
     model: str | None = None
     backend: str | None = None
+    """The last backend that was asked for it."""
     outcome: str | None = None
     """The end of the request in one word. If no layer sets it, `final_outcome` derives it from the status."""
     code: str | None = None
@@ -79,6 +80,7 @@ class RequestContext:
     """The message of that error. It may quote the request, so it is never logged."""
     queued_at: float | None = None
     granted_at: float | None = None
+    """The end of the last wait in the queue; None again during a wait for a second attempt."""
     asked_at: float | None = None
     answered_at: float | None = None
     """The time at which the backend's response headers arrived."""
@@ -100,6 +102,19 @@ class RequestContext:
     """The header for the backend that makes its spans part of the trace; empty if tracing is off."""
     headers: Headers = field(default_factory=list)
     """Headers that are added to those of the endpoint."""
+
+    def wait(self, now: float) -> None:
+        """Note that the request waits in the queue, or waits once more because its first attempt failed.
+
+        It runs on no backend then. `backend` stays the one that was asked, because the log and the
+        usage record name it if no other follows.
+        """
+        self.queued_at = now if self.queued_at is None else self.queued_at
+        self.granted_at = self.answered_at = None
+
+    def runs_on(self, backend: str) -> bool:
+        """Return True if the backend of this name works for the request."""
+        return self.backend == backend and self.granted_at is not None
 
     @property
     def trace_id(self) -> str | None:

@@ -81,7 +81,7 @@ class UsageLedger:
 
     def note(self, context: RequestContext) -> None:
         """Record a request that has ended, if it held a slot. Never waits."""
-        held_a_slot = context.granted_at is not None and context.backend is not None
+        held_a_slot = context.queued_at is not None and context.backend is not None
         if self.recorder is not None and held_a_slot:
             self.recorder.put(UsageRecord.of(context, time.time()))
 

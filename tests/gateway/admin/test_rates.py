@@ -17,6 +17,10 @@ class GrowingAnswer:
     def progress(self) -> Progress:
         return Progress((), 0, 0, self.tokens, self.first_output_at)
 
+    @property
+    def waits(self) -> bool:
+        return False
+
     def runs_on(self, backend: str) -> bool:
         raise NotImplementedError
 

@@ -1,10 +1,11 @@
-"""Failed attempts: who is told of them, and what is remembered of them.
+"""The books of backends and requests between two attempts: who is told of a failure, and where a request is.
 
 Every way to ask is tried: a stream, an answer that is read whole, and an array that is asked piece by piece.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from slotgate.gateway.auth.keys import hash_key
+from slotgate.gateway.http.errors import CapacityError
 from slotgate.gateway.settings import Settings
 from tests.support.client import RawClient, request_bytes
 from tests.support.gateway import CHAT, chat, settings_for
@@ -51,6 +53,62 @@ async def asked(gateway: VirtualGateway, way: str) -> RawClient:
     client = await gateway.client()
     await client.send(request_bytes("POST", path, KEY, json=body))
     return client
+
+
+@ways
+@pytest.mark.parametrize("event", ["unload", "revocation"])
+def test_a_request_that_waits_once_more_runs_nowhere(way: str, event: str) -> None:
+    """An unload of the first backend leaves it alone, and a revoked key ends it, as any that waits."""
+
+    async def main() -> tuple[int, int, bool, list[str | None]]:
+        async with VirtualUpstream(llama=LlamaLike(1)) as fu, running(fu) as gateway:
+            runtime = gateway.parts.runtime
+            fu.llama.loading = True
+            client = await asked(gateway, way)
+            await gateway.until(lambda: fu.generations and runtime.scheduler.depth)
+            [(answer, _)] = runtime.in_flight.answers
+            runs = answer.runs_on("gpu0")
+            if event == "unload":
+                runtime.in_flight.cancel_all(CapacityError(503, "no_backend", "it was unloaded"), "gpu0")
+            else:
+                runtime.in_flight.revoke(lambda _: False)
+            await asyncio.sleep(0.1)
+            fu.llama.loading = False
+            status = int((await client.head()).start_line.split(b" ")[1])
+            await client.body()
+            await gateway.until_idle()
+            return status, len(fu.generations), runs, [record.backend for record in gateway.records]
+
+    status, asked_for, runs, recorded = run_virtual(main())
+    assert not runs
+    assert recorded == ["gpu0"], "the record names the backend that was asked"
+    assert status == (200 if event == "unload" else 401)
+    pieces = 2 if way == "array" else 1
+    assert asked_for == 1 + (pieces if event == "unload" else 0)
+
+
+@ways
+@pytest.mark.parametrize("event", ["unload", "revocation"])
+def test_a_request_that_runs_ends_with_its_backend_and_not_with_its_key(way: str, event: str) -> None:
+    async def main() -> int:
+        gate = Gate()
+        path, _ = WAYS[way]
+        begun: Script = [gate, Fin()]
+        async with VirtualUpstream(scripts={path: begun}, llama=LlamaLike(1)) as fu, running(fu) as gateway:
+            in_flight = gateway.parts.runtime.in_flight
+            client = await asked(gateway, way)
+            await gateway.until(lambda: fu.generations)
+            if event == "unload":
+                in_flight.cancel_all(CapacityError(503, "no_backend", "it was unloaded"), "gpu0")
+            else:
+                assert in_flight.revoke(lambda _: False) == 0
+            gate.event.set()
+            status = int((await client.head()).start_line.split(b" ")[1])
+            await client.body()
+            await gateway.until_idle()
+            return status
+
+    assert run_virtual(main()) == (503 if event == "unload" else 502)
 
 
 @ways

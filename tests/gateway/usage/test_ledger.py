@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 def ended(**members: object) -> RequestContext:
     context = RequestContext("r1", 100.0, TenantIdentity("a"), model="m", backend="gpu0", status=200)
-    context.granted_at, context.ended_at = 101.0, 103.0
+    context.queued_at, context.granted_at, context.ended_at = 100.5, 101.0, 103.0
     for name, value in members.items():
         setattr(context, name, value)
     return context
@@ -63,9 +63,18 @@ async def test_only_a_request_that_held_a_slot_is_recorded() -> None:
     await usage.start()
     usage.note(ended())
     usage.note(ended(backend=None))
-    usage.note(ended(granted_at=None))
+    usage.note(ended(queued_at=None, granted_at=None))
     await usage.stop()
     assert store.ids == ["r1"]
+
+
+async def test_a_request_that_ended_as_it_waited_for_a_second_slot_is_recorded() -> None:
+    store = MemoryStore()
+    usage = UsageLedger(store, UsageRecorder(store))
+    await usage.start()
+    usage.note(ended(id="r2", granted_at=None))
+    await usage.stop()
+    assert store.ids == ["r2"]
 
 
 async def test_without_a_store_nothing_is_recorded_and_queries_fail() -> None:
