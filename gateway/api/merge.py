@@ -48,6 +48,8 @@ class MergedAnswer:
         self._first: Json = {}
         """The answer to the first piece, whose other members stand for the whole."""
         self._usage: Json | None = None
+        self.size = 0
+        """The bytes of the parts that it keeps."""
 
     def __repr__(self) -> str:
         return f"<MergedAnswer of {len(self._fragments)} pieces>"
@@ -59,9 +61,12 @@ class MergedAnswer:
             if "index" in part:
                 part["index"] = position * self._choices + number
         if self._form.score:
-            self._ranked += [(-_score(part, self._form.score), position, encode(part)) for part in parts]
+            ranked = [(-_score(part, self._form.score), position, encode(part)) for part in parts]
+            self._ranked += ranked
+            self.size += sum(len(fragment) for _, _, fragment in ranked)
         else:
-            self._fragments[position] = encode(parts)[1:-1]
+            fragment = self._fragments[position] = encode(parts)[1:-1]
+            self.size += len(fragment)
         if isinstance(answer, dict) and self._form.parts:
             self._usage = _sum(self._usage, answer.get("usage"))
             if position == 0:

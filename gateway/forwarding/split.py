@@ -7,6 +7,8 @@ is one request: it counts once, has one line in the log, and ends as a whole.
 * The first piece that fails ends the others, and its error is the answer.
 * If there is no place in the queue for the first piece, the request is refused. A later piece waits until
   another one has ended. A request that has begun is sure of one place.
+* Its parts draw on the budget of all buffers (`streaming/buffer_budget.py`) until the answer is whole. If the
+  budget is spent, the request ends with the error `buffers_full`.
 * The total time-out runs from the moment in which the first piece is sent, waits between pieces included.
 """
 
@@ -49,6 +51,7 @@ class SplitExchange:
         self._request = request
         self._entry = request.entry
         self._context: RequestContext = request.context
+        self.tenant = request.context.tenant.name
         self._loop = asyncio.get_running_loop()
         self._bodies = PieceBodies(split, rest)
         self._merged = MergedAnswer(split.form, len(self._bodies), request.demand.width)
@@ -94,6 +97,7 @@ class SplitExchange:
             raise
         finally:
             self._group = None
+            self._runtime.buffers.release(self)
             self._waiting.close()
             if self._total is not None:
                 self._total.cancel()
@@ -204,6 +208,7 @@ class SplitExchange:
         try:
             said = await exchange.read(partial(_interpreted, request))
             self._merged.add(position, said)
+            self._runtime.buffers.hold(self, self._merged.size)
             self._bodies.let_go(position)
         except GatewayError as error:
             failure = error
@@ -242,6 +247,16 @@ class SplitExchange:
             )
 
     # -- the end
+
+    @property
+    def stalled(self) -> bool:
+        """Always True: no client can read the parts yet, so only the end of the request frees them."""
+        return True
+
+    def cancel(self) -> None:
+        """End the request, because all buffers together hold too much."""
+        message = "the answers that the gateway keeps in memory take too much, and this one is the largest"
+        self._fail(CapacityError(503, "buffers_full", message, retry_after_s=5.0))
 
     def _fail(self, error: Exception) -> None:
         """End all pieces that wait or run. The first reason counts."""

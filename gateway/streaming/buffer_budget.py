@@ -1,8 +1,9 @@
-"""The memory that all slow readers together may hold.
+"""The memory that answers which nobody has read yet may hold together.
 
 Every stream may hold `GUARANTEED_BYTES`. Anything beyond that is drawn from one budget. When the budget is
 spent, one stream is cancelled. Only stalled streams are considered: of the tenant that holds most in them,
-the largest is cancelled. A stream whose client reads is never cancelled for one whose client does not.
+the largest is cancelled. A stream whose client reads is never cancelled for one whose client does not. The
+parts of a split answer count as a stalled stream, because no client can read them yet.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class BufferedStream(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """True while a `send` is under way, which the client delays."""
+        """True while a `send` is under way, which the client delays, or while nothing can be sent yet."""
 
     def cancel(self) -> None:
         """End the stream, because all streams together hold too much."""

@@ -214,6 +214,18 @@ def test_answers_that_come_in_any_order_are_merged_in_the_order_of_the_array(cas
         assert merged(form, choices, answers, order) == expected
 
 
+@pytest.mark.parametrize("case", MERGES)
+def test_the_size_of_the_parts_is_that_of_their_json(case: str) -> None:
+    form, choices, answers, _ = MERGES[case]
+    whole = MergedAnswer(form, len(answers), choices)
+    for position, answer in enumerate(answers):
+        before = whole.size
+        whole.add(position, orjson.loads(orjson.dumps(answer)))
+        assert whole.size > before
+    kept = [fragment for _, _, fragment in whole._ranked] if form.score else whole._fragments
+    assert whole.size == sum(map(len, kept))
+
+
 def test_members_keep_their_order_and_their_first_values() -> None:
     form, choices, answers, expected = MERGES["embeddings"]
     whole = MergedAnswer(form, 2, choices)

@@ -39,6 +39,8 @@ class Backend:
         self.status: Callable[[str], int] = lambda _: 200
         self.loading: list[Json] = []
         """Answers of a backend that loads its model, for the next requests."""
+        self.numbers: Callable[[str], int] = lambda _: 1
+        """The length of the vector for an input."""
         self.running = 0
         self.most_running = 0
         self.bodies: list[bytes] = []
@@ -59,16 +61,18 @@ class Backend:
             self.running -= 1
         status = self.status(text)
         error = {"error": {"code": status, "message": f"no {text}", "type": "invalid_request_error"}}
-        return httpx.Response(status, content=_once(_vectors(text) if status == 200 else error))
+        return httpx.Response(
+            status, content=_once(_vectors(text, self.numbers(text)) if status == 200 else error)
+        )
 
 
 async def _once(answer: Json) -> AsyncIterator[bytes]:
     yield orjson.dumps(answer)
 
 
-def _vectors(text: str) -> Json:
+def _vectors(text: str, numbers: int) -> Json:
     counts = {"prompt_tokens": 2, "total_tokens": 2}
-    return {"model": "x", "usage": counts, "data": [{"embedding": [float(len(text))], "index": 0}]}
+    return {"model": "x", "usage": counts, "data": [{"embedding": [float(len(text))] * numbers, "index": 0}]}
 
 
 class Client:
@@ -138,6 +142,7 @@ async def gateway(slots: int = 2, **sections: Any) -> AsyncIterator[Gateway]:  #
     assert running.pool.free + len(running.pool.quarantine) == slots
     assert running.runtime.in_flight.answers == []
     assert running.runtime.bodies.held == 0
+    assert running.runtime.buffers.drawn == 0
     running.runtime.queue.close()
 
 
@@ -338,5 +343,62 @@ def test_a_request_that_has_begun_is_finished_while_the_gateway_drains() -> None
             assert raised.value.code == "draining"
             await client.task
             assert running.backend.asked == numbered("x", 3)
+
+    virtually(body)
+
+
+BUFFERS = {"stream_buffer_bytes": 65536, "stream_buffers_total_bytes": 262_144}
+PART = 25_000
+"""The numbers of a vector whose part takes a little more than 100 kB."""
+
+
+def test_a_request_whose_parts_fill_the_buffers_ends_with_an_error_that_says_so() -> None:
+    async def body() -> None:
+        async with gateway(slots=1, streaming=BUFFERS) as running:
+            running.backend.numbers = lambda _: PART
+            client = running.ask(numbered("x", 9))
+            with pytest.raises(CapacityError) as raised:
+                await client.task
+            assert (raised.value.status, raised.value.code) == (503, "buffers_full")
+            assert running.backend.asked == numbered("x", 4), "the fourth part is over the budget"
+            assert client.context.prompt_tokens == 8
+            assert client.context.partial is True
+
+    virtually(body)
+
+
+@pytest.mark.parametrize("ending", ["finished", "left", "failed"])
+def test_the_parts_are_in_the_budget_until_the_request_ends(ending: str) -> None:
+    async def body() -> None:
+        async with gateway(slots=1, streaming=BUFFERS) as running:
+            running.backend.numbers = lambda _: PART
+            running.backend.status = lambda text: 500 if (text, ending) == ("x2", "failed") else 200
+            client = running.ask(numbered("x", 3))
+            await asyncio.sleep(2.5)
+            assert running.runtime.buffers.drawn > 100_000
+            if ending == "left":
+                client.leave()
+            if ending == "finished":
+                await client.task
+                assert len(client.answer["data"]) == 3
+            else:
+                with pytest.raises((ClientGone, GatewayError)):
+                    await client.task
+
+    virtually(body)
+
+
+def test_of_the_tenant_that_keeps_most_the_largest_answer_is_ended() -> None:
+    async def body() -> None:
+        async with gateway(slots=3, streaming=BUFFERS) as running:
+            running.backend.numbers = lambda text: 2 * PART if text[0] == "b" else PART // 2
+            lone = running.ask(numbered("c", 3), "lone", id_slot=0)
+            small = running.ask(numbered("a", 2), "heavy", id_slot=1)
+            large = running.ask(numbered("b", 9), "heavy", id_slot=2)
+            with pytest.raises(CapacityError) as raised:
+                await large.task
+            assert raised.value.code == "buffers_full"
+            await asyncio.gather(lone.task, small.task)
+            assert [len(client.answer["data"]) for client in (lone, small)] == [3, 2]
 
     virtually(body)
