@@ -1,9 +1,9 @@
 """A chunk that is too large to hold: rewritten while it passes, and condensed for the gateway to read.
 
 The bytes pass as they come, with the members that state an identity replaced. Beside that, a condensed copy
-is made: long texts, the rest of long arrays and what is nested deeply are left out. It tells what the gateway
-has to know of the chunk: its token counts, and whether it ends the answer. Memory is bounded whatever the
-chunk holds, and so is the time for each piece.
+is made: long texts, the rest of long arrays and deeply nested containers are left out. It tells the gateway
+its token counts, and whether it ends the answer. In a part that is left out only brackets are counted, so
+memory is bounded however deep it is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ MAX_CONDENSED_BYTES = 256 * 1024
 _NESTED = ("response", "message")
 """Members whose object states an identity, too."""
 _in_string = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_between_brackets = re.compile(
+    rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^"{}\[\]]*+\]|\{[^"{}\[\]]*+\})*+', re.DOTALL
+)
+"""Everything up to a bracket, or to a string that does not end here. Innermost containers are passed over."""
 _structural = re.compile(rb'["{}\[\],:]')
 _CLOSERS = {ord("{"): ord("}"), ord("["): ord("]")}
 
@@ -39,6 +43,10 @@ class LargeChunk:
         self._condensed = bytearray()
         self._cut_at = 0
         """The depth of the container whose rest the condensed copy leaves out; 0: none."""
+        self._is_left_out = False
+        """True in the rest of a container that the condensed copy leaves out and that states no identity."""
+        self._depth_left_out = 0
+        """The number of containers that are open in it."""
         self._containers: list[int] = []
         """The opening brackets around the position."""
         self._elements = [0]
@@ -61,7 +69,10 @@ class LargeChunk:
         data, self._escape = self._escape + piece, b""
         at = 0
         while at < len(data):
-            at = self._text(data, at) if self._string is not None else self._between(data, at)
+            if self._string is not None:
+                at = self._text(data, at)
+            else:
+                at = self._left_out(data, at) if self._is_left_out else self._between(data, at)
         passing, self._passing = bytes(self._passing), bytearray()
         return passing
 
@@ -125,6 +136,38 @@ class LargeChunk:
             self._pass(data, end, end + 1)
         return end + 1
 
+    def _left_out(self, data: bytes, at: int) -> int:
+        """Read on in a container that is left out, and count brackets. Return the position behind."""
+        start = at
+        while True:
+            match = _between_brackets.match(data, at)
+            at = match.end() if match else at
+            if at == len(data):
+                break
+            mark = data[at]
+            at += 1
+            if mark == ord('"'):  # the string does not end in this piece
+                self._string = bytearray()
+                break
+            if mark in _CLOSERS:
+                self._depth_left_out += 1
+            elif self._depth_left_out:
+                self._depth_left_out -= 1
+            else:
+                self._pass(data, start, at - 1)
+                self._close(mark)
+                return at
+        self._pass(data, start, at)
+        return at
+
+    def _leave_out(self) -> None:
+        """Leave the rest of the innermost container out of the condensed copy."""
+        depth = self._cut_at = len(self._containers)
+        self._is_left_out = depth > 1 and not self._may_state_identity(depth)
+
+    def _may_state_identity(self, depth: int) -> bool:
+        return depth == 1 or (depth == 2 and self._keys[1].decode(errors="replace") in _NESTED)
+
     def _open(self, mark: int) -> None:
         if not self._replaced_at:
             self._passing.append(mark)
@@ -134,7 +177,7 @@ class LargeChunk:
         self._keys.append(b"")
         self._expects_key = mark == ord("{")
         if len(self._containers) > MAX_DEPTH and not self._cut_at:
-            self._cut_at = len(self._containers)
+            self._leave_out()
 
     def _close(self, mark: int) -> None:
         depth = len(self._containers)
@@ -144,6 +187,7 @@ class LargeChunk:
             self._passing.append(mark)
         if self._cut_at == depth:
             self._cut_at = 0
+            self._is_left_out = False
         self._keep(bytes((mark,)))
         if self._containers:
             self._containers.pop()
@@ -159,7 +203,7 @@ class LargeChunk:
             self._passing += b","
         self._elements[-1] += 1
         if self._elements[-1] >= MAX_ELEMENTS and not self._cut_at:
-            self._cut_at = depth
+            self._leave_out()
         self._keep(b",")
         self._expects_key = bool(self._containers) and self._containers[-1] == ord("{")
 
@@ -167,8 +211,7 @@ class LargeChunk:
         """The value of a member begins: replace it if it states an identity."""
         self._expects_key = False
         depth = len(self._containers)
-        nested = depth == 2 and self._keys[1].decode(errors="replace") in _NESTED
-        value = self._members.get(self._keys[-1]) if depth == 1 or nested else None
+        value = self._members.get(self._keys[-1]) if self._may_state_identity(depth) else None
         if value is not None and not self._replaced_at:
             self._passing += value
             self._replaced_at = depth

@@ -69,6 +69,33 @@ def test_the_condensed_copy_is_small_whatever_the_chunk_holds() -> None:
         assert condensed["stop"] is True
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [b"[" * 200_000, b'{"a":' * 50_000, b'["]",[1,{"b":[2]}],' * 20_000, b'["' + b'\\"' * 100_000],
+    ids=["brackets", "objects", "mixed", "a string"],
+)
+def test_nothing_is_kept_of_a_part_that_is_left_out(rest: bytes) -> None:
+    chunk = LargeChunk({})
+    event = b'{"a":[[[[[' + rest
+    passed = b"".join(chunk.feed(event[at : at + 4096]) for at in range(0, len(event), 4096))
+    assert event.startswith(passed)
+    assert len(event) - len(passed) <= 1, "a backslash waits for the next piece"
+    assert len(chunk._containers) < 10
+    assert len(chunk._condensed) < 2000
+
+
+def test_the_chunk_goes_on_behind_a_part_that_is_left_out() -> None:
+    deep = b'[[[[[[1,"]"],{"b":"}"},[[2]]],3]]]]'
+    for size in range(1, 40):
+        event = b'{"model":"theirs","a":%b,"usage":{"total":7},"id":"x"}' % deep
+        chunk = LargeChunk({b"model": b'"ours"', b"id": b'"y"'})
+        passed = b"".join(chunk.feed(event[at : at + size]) for at in range(0, len(event), size))
+        assert passed == event.replace(b'"theirs"', b'"ours"').replace(b'"x"', b'"y"')
+        condensed = chunk.finish()
+        assert condensed is not None
+        assert condensed["usage"] == {"total": 7}
+
+
 def test_an_event_that_is_no_object_passes_and_is_not_read() -> None:
     for text in (
         b"[1,2",
