@@ -77,14 +77,14 @@ class TenantAccount:
         self.slot_free_requests = _bucket(self.slot_free_requests, limits.requests_per_minute, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
 
-    def reserve(self, tokens: float) -> UsageReservation:
+    def reserve(self, tokens: float, least: float) -> UsageReservation:
         """Reserve for one request, in whole tokens. So the sum of no reservations is 0, without a rest.
 
         Raises `Refused` for the first limit in the way, and takes nothing then.
         """
         tokens = float(math.ceil(tokens))
         now = self._limiter.clock()
-        of_day = self._of_day(tokens)
+        of_day = self._of_day(tokens, least)
         day_left = self._day_left
         _take_request(self.requests, now, check_only=True)
         if self.tokens is not None and (wait := self.tokens.wait_s(tokens, now)) > 0:
@@ -104,7 +104,7 @@ class TenantAccount:
     def check(self) -> None:
         """Raises `Refused` if even the smallest request is one too many now. Takes nothing."""
         now = self._limiter.clock()
-        self._of_day(1.0)
+        self._of_day(1.0, 0.0)
         _take_request(self.requests, now, check_only=True)
 
     def take_slot_free_request(self) -> None:
@@ -149,17 +149,17 @@ class TenantAccount:
         quota = self.limits.tokens_per_day
         return None if quota is None else quota - self.used_today - self.reserved_today
 
-    def _of_day(self, tokens: float) -> float:
+    def _of_day(self, tokens: float, least: float) -> float:
         """Return how much of an estimate is reserved of the day. Raises `Refused` if there is no room.
 
-        The day is over only when the tokens that were really used have reached the quota. A request whose
-        estimate is above the rest may run, because estimates of prompts can be wrong.
+        A request whose estimate is above the rest may run, because estimates can be wrong. The day is over
+        for it if the tokens that were really used leave less than `least`.
         """
         quota = self.limits.tokens_per_day
         if quota is None or tokens <= 0:
             return max(0.0, tokens)
         rest = quota - self.used_today
-        if rest <= 0:
+        if rest <= 0 or (self.used_today and rest < least):
             detail = f"this tenant may use {quota} tokens a day (UTC); {self.used_today:.0f} are used"
             raise Refused(Refusal.QUOTA_EXCEEDED, detail, self._limiter.day_ends_in_s())
         wanted = min(tokens, rest)
@@ -258,13 +258,16 @@ class Limiter:
                 if tenant in self._accounts:
                     self._accounts[tenant].used_today += used
 
-    def reserve(self, tenant: str, tokens: float) -> UsageReservation:
-        """Take one request and the estimated tokens. Raises `Refused`, and takes nothing then."""
+    def reserve(self, tenant: str, tokens: float, least: float = 0.0) -> UsageReservation:
+        """Take one request and the estimated tokens. Raises `Refused`, and takes nothing then.
+
+        `least` is what the request uses in any case: the text of its prompt.
+        """
         self._turn_the_day()
         account = self._accounts.get(tenant)
         if account is None:
             return UsageReservation(None, 0.0, 0.0, self.day, day_left=None, began_at=0.0, bucket=None)
-        return account.reserve(tokens)
+        return account.reserve(tokens, least)
 
     def check(self, tenant: str) -> None:
         """Look at the limits before the body of a request is read, when its size in tokens is not known.

@@ -55,6 +55,8 @@ class BookEntry:
     """The last lease that the request got; None before the first one."""
     answer_limit: int | None = None
     """The limit of tokens for each answer, if the tenant's day leaves fewer than the request asks for."""
+    least_prompt: float = 0.0
+    """Estimated tokens of the prompt's text. Tokens of pictures and audio are guessed too roughly."""
     open_ended: bool = False
     """True if the request sets no limit for its answers."""
     failure: GatewayError | None = None
@@ -104,7 +106,7 @@ def charged(limiter: Limiter, context: RequestContext, entry: BookEntry, estimat
     """
     tenant = context.tenant.name
     try:
-        reservation = limiter.reserve(tenant, estimate)
+        reservation = limiter.reserve(tenant, estimate, entry.least_prompt)
     except Refused as refused:
         context.headers = rate_headers(limiter, tenant)
         raise refusal(refused) from refused

@@ -21,6 +21,7 @@ from slotgate.gateway.api.chunks import Identity
 from slotgate.gateway.api.dialects import FrameOptions
 from slotgate.gateway.api.endpoints import Endpoint
 from slotgate.gateway.api.prompt_prefix import PromptPrefix
+from slotgate.gateway.api.prompt_size import PromptSize
 from slotgate.gateway.api.request import AddedOptions, RequestParameters
 from slotgate.gateway.api.request_options import RequestOptions
 from slotgate.gateway.api.request_reader import ParsedRequest, RequestReader
@@ -110,6 +111,9 @@ class Generate:
                 TokenUsage(request.n, request.pieces),
                 parsed.prompt,
                 self._runtime.prompt_sizes.expected(model.name, parsed.prompt),
+                least_prompt=self._runtime.prompt_sizes.expected(
+                    model.name, PromptSize(parsed.prompt.text_bytes)
+                ),
                 open_ended=request.answer_tokens(tenant) is None,
             ),
             prefix=prefix,

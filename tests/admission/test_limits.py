@@ -98,7 +98,10 @@ def test_an_estimate_above_the_rest_of_the_day_does_not_end_the_day(limited: Cal
     """Estimates of prompts can be wrong. The day is over when the tokens that were used reach the quota."""
     limiter = limited(tokens_per_day=100)
     limiter.reserve("a", 90).settle(90)
-    late = limiter.reserve("a", 45)
+    with pytest.raises(Refused) as caught:
+        limiter.reserve("a", 45, 11)
+    assert caught.value.refusal is Refusal.QUOTA_EXCEEDED, "the text of the prompt alone is too much"
+    late = limiter.reserve("a", 45, 10)
     assert (late.of_day, late.day_left) == (10, 10)
     late.settle(45)
     with pytest.raises(Refused) as caught:
