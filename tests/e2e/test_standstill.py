@@ -93,7 +93,7 @@ FORMS: dict[str, Callable[[], bytes]] = {
 
 
 async def test_no_body_holds_the_event_loop(tmp_path: Path) -> None:
-    """A gateway gets a body of every kind, and gets those that seem to take too long once more."""
+    """A gateway gets a body of every kind, and gets those that seem to take too long twice more."""
     whole: Script = [Write(answer(200, {"choices": [], "text": ""}))]
     fu = ScriptedUpstream(scripts={CHAT: whole, AUDIO: whole})
     standstill = Standstill(tmp_path / "standstill")
@@ -111,5 +111,6 @@ async def test_no_body_holds_the_event_loop(tmp_path: Path) -> None:
         await exchange(served.url, request_bytes("POST", CHAT, JSON, body=said(b"x")))
         seen = {name: await held_ms(name) for name in (*BODIES, *FORMS)}
         print({name: round(ms) for name, ms in seen.items()})
-        again = {name: await held_ms(name) for name, ms in seen.items() if ms > LONGEST_MS}
-    assert {name: ms for name, ms in again.items() if ms > LONGEST_MS} == {}
+        for _ in range(2):
+            seen = {name: await held_ms(name) for name, ms in seen.items() if ms > LONGEST_MS}
+    assert {name: ms for name, ms in seen.items() if ms > LONGEST_MS} == {}
